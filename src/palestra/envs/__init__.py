@@ -1,0 +1,34 @@
+"""Worlds: the toolkit to write them, the builtin ones, and the check that they keep their contract.
+
+A world is a true ``gymnasium.Env[str, str]`` that reports facts; rewards are made from those elsewhere.
+The one surprising choice: builtin worlds are loaded by name only, so that they are written against this
+public page exactly as a user's world is.
+"""
+
+from palestra.envs.casework import Case, CaseEnv, Plan, call, key
+from palestra.envs.checks import check_env
+from palestra.envs.conversation import ScriptedTurn, play, run_oracle
+from palestra.envs.hashing import state_hash
+from palestra.envs.registry import list_envs, make_env
+from palestra.envs.spaces import UnicodeText
+from palestra.envs.toolenv import ToolEnv
+from palestra.envs.tools import ToolError, tool
+
+__all__ = [
+    "Case",
+    "CaseEnv",
+    "Plan",
+    "ScriptedTurn",
+    "ToolEnv",
+    "ToolError",
+    "UnicodeText",
+    "call",
+    "check_env",
+    "key",
+    "list_envs",
+    "make_env",
+    "play",
+    "run_oracle",
+    "state_hash",
+    "tool",
+]

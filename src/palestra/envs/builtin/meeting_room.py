@@ -1,0 +1,148 @@
+"""Meeting room: find an hour that suits all, book a room, invite, and settle what goes wrong.
+
+The one surprising choice: a room or a person can be lost between look and deed, fixed by the task, so that a
+group of attempts shares it; only a fresh look shows what is left. Bookings can be redone, the outcome cannot.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar, Literal, NamedTuple
+
+from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
+from palestra.envs.builtin import words
+
+TROUBLES = {"none": 2, "late_room": 2, "no_hour": 0, "slow": 1, "taken": 2, "no_room": 1, "declined": 2}
+"""What goes wrong, with the number of hours that suit all."""
+HOURS = range(8, 19)
+
+
+class Room(NamedTuple):
+    """One room: its size, what is in it, and its free hours."""
+
+    seats: int
+    has: str
+    free: set[int]
+
+
+@dataclass
+class Office(Case):
+    """Calendars and rooms in the office's zone; ``answers`` is what ``find_room`` last said by hour."""
+
+    zone: str
+    seats: int
+    needs: str
+    trouble: str
+    people: dict[str, set[int]]
+    rooms: dict[str, Room]
+    answers: dict[int, str] = field(default_factory=dict)
+    booked: tuple[str, int] = ("", 0)
+    agreed: bool = False
+
+    def common(self) -> list[int]:
+        """Hours at which everybody is free, as things stand."""
+        return sorted(set.intersection(*self.people.values()))
+
+    def fits(self, room: Room) -> bool:
+        """Whether a room is large enough and has what is needed."""
+        return room.seats >= self.seats and room.has == self.needs
+
+    def plan(self) -> Plan:
+        """Read all calendars; then find, book and invite, at the first hour not known to be full."""
+        common, (room, booked) = self.common(), self.booked
+        looks = [call("get_calendar", person=person, zone=self.zone) for person in self.people]
+        hour = next((hour for hour in common if self.answers.get(hour) != ""), 0)
+        outcome = "booked" if hour else "no_room" if common else "no_hour"
+        step = call("find_room", hour=hour, seats=self.seats, needs=self.needs)
+        if self.answers.get(hour):
+            step = call("book", room=self.answers[hour], hour=hour)
+        if booked in common and self.fits(self.rooms[room]):
+            hour, outcome = 0 if self.agreed else booked, "booked"
+            step = call("wait" if self.trouble == "waiting" else "invite")
+        return Plan(looks, [], call("finish", outcome=outcome), [step] if hour else [])
+
+
+class MeetingRoom(CaseEnv[Office]):
+    """Find an hour that suits all, book a fitting room and get everybody to come."""
+
+    instructions = (
+        "Read all calendars. Find a room at an hour that suits all, book, invite. If it fails, look anew."
+    )
+    milestones: ClassVar = {"opened": Office.opened, "informed": Office.informed, "settled": Office.checked}
+
+    def generate(self, rng: Random, difficulty: int) -> Office:
+        """Level 1: two people, four kinds of trouble; 2: six kinds; 3: three people, seven kinds."""
+        trouble = rng.choice(list(TROUBLES)[: 3 + difficulty + (difficulty > 1)])
+        hours, names = rng.sample(HOURS, len(HOURS)), rng.sample(words.PEOPLE, max(difficulty, 2))
+        common = sorted(hours.pop() for _ in range(TROUBLES[trouble]))
+        people = {name: {*common, *(hours.pop() for _ in range(3 - len(common)))} for name in names}
+        seats, (needs, other), rooms = rng.randint(3, 12), rng.sample(words.EQUIPMENT, 2), {}
+        blocked = {"late_room": common[:1], "no_room": common}.get(trouble, [])
+        for number, index in zip(words.numbers(rng, 4, 2), rng.sample(range(4), 4), strict=True):
+            size = rng.randint(2, seats - 1) if index == 2 else seats + rng.randint(0, 4)
+            free = {*rng.sample(HOURS, 4), *(common if index else [])} - set(blocked if index < 2 else [])
+            rooms[f"R{number}"] = Room(size, other if index == 3 else needs, free)
+        return Office(rng.choice(list(words.CITIES)), seats, needs, trouble, people, rooms)
+
+    def observe(self, state: Office) -> str:
+        """What is wanted."""
+        return f"Room for {', '.join(state.people)}: {state.seats} seats, {state.needs}, zone {state.zone}."
+
+    @tool
+    def get_calendar(self, person: str, zone: str) -> str:
+        """Free hours."""
+        if person not in self.state.people or zone not in words.CITIES:
+            raise ToolError(f"{person} or {zone} is unknown")
+        ahead = words.CITIES[zone] - words.CITIES[self.state.zone]
+        hours = sorted(hour + ahead for hour in self.state.people[person])
+        return f"{person}: free {' '.join(map(str, hours))} in {zone}"
+
+    @tool
+    def find_room(self, hour: int, seats: int, needs: str) -> str:
+        """A free room."""
+        free = [(room.seats, name, room.has) for name, room in self.state.rooms.items() if hour in room.free]
+        found = min((room for room in free if room[0] >= seats and room[2] == needs), default=(0, "", ""))[1]
+        if (seats, needs) == (self.state.seats, self.state.needs):
+            self.state.answers[hour] = found
+        return f"free at {hour}: {found or 'none'}"
+
+    @tool
+    def book(self, room: str, hour: int) -> str:
+        """Reserve it."""
+        state = self.state
+        if room not in state.rooms or hour not in state.rooms[room].free:
+            raise ToolError(f"{room} is not free at {hour}")
+        if state.trouble == "taken":
+            state.trouble = "none"
+            state.rooms[room].free.remove(hour)
+            state.answers.pop(hour, None)
+            return f"{room}: just taken at {hour}"
+        state.booked, state.agreed = (room, hour), False
+        state.trouble = state.trouble.replace("waiting", "slow")
+        return f"{room}: booked at {hour}"
+
+    @tool
+    def invite(self) -> str:
+        """Ask all to come."""
+        state, hour = self.state, self.state.booked[1]
+        if not hour:
+            raise ToolError("nothing is booked")
+        if state.trouble == "declined":
+            state.trouble = "none"
+            list(state.people.values())[-1].discard(hour)
+        if hour not in state.common():
+            state.booked = ("", 0)
+            return f"somebody is busy at {hour}, booking dropped"
+        state.agreed = state.trouble != "slow"
+        state.trouble = "none" if state.agreed else "waiting"
+        return "all said yes" if state.agreed else "no answer yet"
+
+    @tool
+    def wait(self) -> str:
+        """Await answers."""
+        self.state.agreed = self.state.agreed or self.state.trouble == "waiting"
+        return "all said yes" if self.state.agreed else "nobody was asked"
+
+    @tool
+    def finish(self, outcome: Literal["booked", "no_hour", "no_room"]) -> str:
+        """End it."""
+        return f"finished: {outcome}"

@@ -1,0 +1,150 @@
+"""Orders: settle a customer's ticket in a small shop, where only the records tell what is right.
+
+The one surprising choice: sums over 99 need a colleague, so a sum's length tells refund from escalation.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, NamedTuple
+
+from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
+from palestra.envs.builtin import words
+
+KINDS = ("not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
+PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
+WINDOW, FEE, LIMIT = 14, 5, 99
+
+
+class Order(NamedTuple):
+    """One order: its money, its parcel, the days since it came."""
+
+    id: str
+    item: str
+    paid: int
+    parcel: str
+    place: str
+    day: int
+    twice: bool
+    stock: int
+
+
+@dataclass
+class Ticket(Case):
+    """A ticket and the shop's records; ``received`` is what the customer says came."""
+
+    kind: str
+    customer: str
+    by_name: bool
+    received: str
+    order: Order
+    orders: list[Order]
+
+    def plan(self) -> Plan:
+        """Look up what the kind of ticket asks for, then replace, refund, escalate or leave it."""
+        order, kind, at = self.order, self.kind, self.order.id
+        looks = [call("find_orders", customer=self.customer)] if self.by_name else []
+        denied = order.day > WINDOW or order.item == self.received
+        wish = "refunded" if kind == "changed_mind" else "replaced"
+        look, verdict = {
+            "not_arrived": (call("track", parcel=order.parcel), PLACES[order.place]),
+            "double_charge": (call("get_payments", order_id=at), "refunded" if order.twice else "refused"),
+        }.get(kind, (call("check_policy", order_id=at, kind=kind), "refused" if denied else wish))
+        looks += [call("get_order", order_id=at), look]
+        if verdict == "replaced":
+            looks.append(call("check_stock", item=order.item))
+            verdict = "replaced" if order.stock else "refunded"
+        reason = "missing" if verdict == "escalated" else "amount"
+        amount = order.paid - (FEE if kind == "changed_mind" else 0)
+        verdict = "escalated" if verdict == "refunded" and amount > LIMIT else verdict
+        deeds = {"replaced": [call("replace", order_id=at, item=order.item)]}
+        deeds["refunded"] = [call("refund", order_id=at, amount=amount)]
+        deeds["escalated"] = [call("escalate", order_id=at, reason=reason)]
+        return Plan(looks, deeds.get(verdict, []), call("finish", verdict=verdict))
+
+
+class Orders(CaseEnv[Ticket]):
+    """Settle a customer's ticket in a small shop."""
+
+    instructions = "Bad, lost: replace if in stock, else refund. Over 99, missing: escalate. Closed: refuse."
+    deed_tools = ("refund", "replace", "escalate")
+
+    def generate(self, rng: Random, difficulty: int) -> Ticket:
+        """Level 1: two kinds, one order; 2: all kinds, half by name; 3: by name among three orders."""
+        kind = rng.choice(KINDS[:2] if difficulty == 1 else KINDS)
+        *goods, other = words.items(rng, difficulty + 1)
+        ids, parcels, orders = words.numbers(rng, difficulty, 5), words.numbers(rng, difficulty, 4), []
+        for number, item, parcel in zip(ids, goods, parcels, strict=True):
+            paid = rng.randint(140, 490) if rng.random() < 0.3 else rng.randint(12, 99)
+            place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
+            twice, stock = rng.random() < 0.6, rng.choice([0, rng.randint(1, 9)])
+            orders.append(Order(number, item, paid, f"P{parcel}", place, rng.randint(1, 20), twice, stock))
+        order, by_name = rng.choice(orders), kind != "wrong_item" and rng.random() < (difficulty - 1) / 2
+        received = order.item if kind == "wrong_item" and rng.random() < 0.25 else other
+        return Ticket(kind, rng.choice(words.PEOPLE), by_name, received, order, orders)
+
+    def observe(self, state: Ticket) -> str:
+        """The ticket as the customer wrote it."""
+        about = f"the {state.order.item}" if state.by_name else f"order {state.order.id}"
+        came = f", a {state.received} came" if state.kind == "wrong_item" else ""
+        return f"Ticket from {state.customer}: {about}, {state.kind.replace('_', ' ')}{came}."
+
+    def _order(self, word: str) -> Order:
+        found = [order for order in self.state.orders if word in (order.id, order.parcel, order.item)]
+        if not found:
+            raise ToolError(f"{word} is unknown")
+        return found[0]
+
+    @tool
+    def find_orders(self, customer: str) -> str:
+        """Orders of a customer."""
+        mine = self.state.orders if customer == self.state.customer else []
+        return f"{customer}: " + (", ".join(f"{order.id} {order.item}" for order in mine) or "no orders")
+
+    @tool
+    def get_order(self, order_id: str) -> str:
+        """Item, price and parcel."""
+        order = self._order(order_id)
+        return f"order {order_id}: item {order.item}, paid {order.paid}, parcel {order.parcel}"
+
+    @tool
+    def track(self, parcel: str) -> str:
+        """Where a parcel is."""
+        return f"parcel {parcel}: {self._order(parcel).place}"
+
+    @tool
+    def check_policy(self, order_id: str, kind: Literal["broken", "changed_mind", "wrong_item"]) -> str:
+        """Return rules."""
+        order = self._order(order_id)
+        offer = f"open, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
+        closed = order.day > WINDOW or order.item == self.state.received
+        return f"{kind}: day {order.day} of {WINDOW}, {'closed' if closed else offer}"
+
+    @tool
+    def check_stock(self, item: str) -> str:
+        """Pieces left."""
+        return f"{item}: {self._order(item).stock or 'none'} in stock"
+
+    @tool
+    def get_payments(self, order_id: str) -> str:
+        """Charges made."""
+        return f"order {order_id}: charged {'twice' if self._order(order_id).twice else 'once'}"
+
+    @tool
+    def refund(self, order_id: str, amount: int) -> str:
+        """Pay back."""
+        return f"order {self._order(order_id).id}: refunded {amount}"
+
+    @tool
+    def replace(self, order_id: str, item: str) -> str:
+        """Ship anew."""
+        return f"order {self._order(order_id).id}: shipped {item}"
+
+    @tool
+    def escalate(self, order_id: str, reason: Literal["missing", "amount"]) -> str:
+        """Ask a colleague."""
+        return f"order {self._order(order_id).id}: escalated, {reason}"
+
+    @tool
+    def finish(self, verdict: Literal["refunded", "replaced", "escalated", "wait", "refused"]) -> str:
+        """End the ticket."""
+        return f"finished: {verdict}"

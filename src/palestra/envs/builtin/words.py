@@ -1,0 +1,47 @@
+"""The words that builtin worlds are filled with: common, short, and none of them real data.
+
+One list a kind, shared by the worlds, so that a world's file holds its rules only. The one surprising choice:
+every entry is one lower-case word (people and cities apart), because a tiny model copies single words best.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PEOPLE = _list(
+    "Ada Alba Amos Anton Beth Boris Cara Carl Cleo Dana Dario Edna Elio Emil Erik Esra Faye Felix Fritz Gina "
+    "Greta Hana Hugo Ida Igor Ines Iris Ivan Jana Jonas Julia Kai Karim Lara Leo Lina Luca Magda Mara Marco "
+    "Mila Mona Nadia Nico Nina Olga Omar Oscar Paula Petra Rana Remo Rosa Ruth Sara Silas Sven Tara Theo Tom "
+    "Uma Vera Viktor Wanda Yara Yusuf Zeno Zoe"
+)
+COLOURS = _list("black blue brown green grey orange pink purple red silver white yellow")
+THINGS = _list(
+    "bag basket bell belt bench bike blanket book boot bottle bowl box brush camera candle chair clock coat "
+    "cup desk drum fan flute fork frame glass glove guitar hammer hat jacket kettle knife ladder lamp mirror "
+    "mug pan pen phone pillow plate radio ring rope rug scarf shelf shirt shoe skirt sofa spoon stool table "
+    "tent toaster torch towel toy tray vase wallet watch"
+)
+SERVICES = _list(
+    "account audit auth billing cart catalog chat coupon delivery export feed gateway geo image import index "
+    "invoice ledger login mail map market media menu message notify offer order payment photo price profile "
+    "queue quote rating report returns review search session shipping stock store tax ticket token track "
+    "upload user video voice wallet web"
+)
+CITIES = {"Lisbon": 0, "London": 0, "Rome": 1, "Berlin": 1, "Oslo": 1, "Athens": 2, "Cairo": 2, "Nairobi": 3}
+"""Hours ahead of universal time."""
+EQUIPMENT = ("screen", "board", "phone", "camera", "printer")
+
+
+def items(rng: Random, count: int) -> list[str]:
+    """``count`` different goods, such as ``blue lamp``."""
+    return [f"{rng.choice(COLOURS)} {thing}" for thing in rng.sample(THINGS, count)]
+
+
+def numbers(rng: Random, count: int, digits: int) -> list[str]:
+    """``count`` different identifiers of exactly ``digits`` digits."""
+    return [str(number) for number in rng.sample(range(10 ** (digits - 1), 10**digits), count)]

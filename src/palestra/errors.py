@@ -1,0 +1,67 @@
+"""Errors a caller can cause, each saying what is wrong, where, and what to do.
+
+An episode that fails is *data* (a stop reason and a traceback on the trajectory), never one of these::
+
+    PalestraError
+    ├── ConfigError        (ValueError)   a configuration that cannot be run
+    ├── WorldError         (ValueError)   a world that breaks its contract
+    │   └── UnsolvableTask                its verifier is never true, even for its oracle
+    ├── ActionError        (ValueError)   a model's text that is no valid action; shown to the model
+    ├── StoreError         (OSError)      a run folder that cannot be read or written
+    ├── GateFailed         (RuntimeError) a stage refused to go on; the message says what to do
+    └── TooManyFailures    (RuntimeError) more episodes failed than a run may lose
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActionError",
+    "ConfigError",
+    "GateFailed",
+    "PalestraError",
+    "StoreError",
+    "TooManyFailures",
+    "UnsolvableTask",
+    "WorldError",
+]
+
+
+class PalestraError(Exception):
+    """Base of every error palestra raises on purpose."""
+
+
+class ConfigError(PalestraError, ValueError):
+    """A configuration that cannot be run."""
+
+
+class WorldError(PalestraError, ValueError):
+    """A world that breaks its contract."""
+
+
+class UnsolvableTask(WorldError):
+    """The world's own oracle does not satisfy its verifier on a task."""
+
+
+class ActionError(PalestraError, ValueError):
+    """A model's text that is no valid action.
+
+    ``name`` is one of no_call, truncated, malformed, unknown_tool, missing_name, missing_parameter,
+    unexpected_parameter, type_mismatch, invalid_value, duplicate_key.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        """``message`` is written for the model: what is wrong and how to say it right."""
+        super().__init__(message)
+        self.name = name
+
+
+class StoreError(PalestraError, OSError):
+    """A run folder that cannot be read or written."""
+
+
+class GateFailed(PalestraError, RuntimeError):
+    """A stage refused to go on."""
+
+
+class TooManyFailures(PalestraError, RuntimeError):
+    """More episodes failed than a run may lose."""

@@ -1,0 +1,92 @@
+"""Messages to tokens and back: the only place that knows how a conversation is spelled in ids.
+
+A template renders *new* messages only; what was sampled stays as sampled and nothing decoded is ever
+re-encoded. The surprising choice: text is encoded with ``encode_special_tokens``, so a control token
+written inside an observation ("<|end|>") stays plain text and can never end a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+from palestra.errors import ConfigError
+from palestra.types import Message, Role
+
+PAD, END = "<|pad|>", "<|end|>"
+ROLE_TOKENS: dict[Role, str] = {
+    "system": "<|system|>",
+    "user": "<|user|>",
+    "assistant": "<|assistant|>",
+    "tool": "<|tool|>",
+}
+CONTROL_TOKENS = (PAD, END, *ROLE_TOKENS.values())
+
+
+class ChatTemplate(Protocol):
+    """How one model family spells a conversation."""
+
+    @property
+    def end_id(self) -> int:
+        """The id that ends an action; sampled by the policy, hence trained on."""
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of ``messages`` followed by the header of the next action."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of sampled ids, without a closing end token."""
+
+
+class RoleTokenTemplate:
+    """One token opens each message and one closes it: ``<|user|> text <|end|> <|assistant|>``.
+
+    Every rendering extends the earlier one, so an episode is always a single segment.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """``tokenizer`` must hold every one of ``CONTROL_TOKENS``."""
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = True
+        self._ids: dict[str, int] = {}
+        for token in CONTROL_TOKENS:
+            token_id = tokenizer.token_to_id(token)
+            if token_id is None:
+                raise ConfigError(f"The tokenizer has no {token} token; train it with train_tokenizer().")
+            self._ids[token] = token_id
+
+    @property
+    def pad_id(self) -> int:
+        """Fills rows of a batch; masks come from lengths and never from comparing with it."""
+        return self._ids[PAD]
+
+    @property
+    def end_id(self) -> int:
+        """The id of ``<|end|>``."""
+        return self._ids[END]
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of ``messages`` followed by the header of the next action."""
+        return [*self.render_closed(messages), self._ids[ROLE_TOKENS["assistant"]]]
+
+    def render_closed(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of whole messages, each with its header and end token; no header follows."""
+        ids: list[int] = []
+        for message in messages:
+            ids.append(self._ids[ROLE_TOKENS[message.role]])
+            ids += self.encode(message.content)
+            ids.append(self.end_id)
+        return ids
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; control tokens written in it stay text."""
+        encoded: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return encoded
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of sampled ids, without a closing end token; other control tokens stay visible."""
+        if ids and ids[-1] == self.end_id:
+            ids = ids[:-1]
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
