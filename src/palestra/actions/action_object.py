@@ -95,7 +95,7 @@ def _unwrapped(value: Any) -> list[Any]:
 
 
 def _envelope(item: Any) -> Any:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, Mapping) or any(isinstance(item.get(key), str) for key in NAME_KEYS):
         return None
     return next((item[key] for key in _ENVELOPES if isinstance(item.get(key), dict | list)), None)
 

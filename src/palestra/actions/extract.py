@@ -49,6 +49,8 @@ _PLACEHOLDER = re.compile(r"<(?!tool_call>)[\w \-]{1,40}>")
 _ECHOES = {"<tools>": "</tools>", "<tool_response>": "</tool_response>"}
 """Blocks that repeat what the prompt said."""
 _MAX_INDENT = 40
+_MAX_MARKS = 12
+"""Longer fences close like this one, so that there are few patterns to compile."""
 _EVENT_COST = 5
 """Tokens of the work limit that one marker or brace uses up."""
 _AROUND = " \t\r\n\ufeff"
@@ -194,9 +196,8 @@ class _Scan:
         if name := _NAME_FIRST.match(self._text, pos):
             read = self._reader.read(name.end())
             notes = ("read the name before the object", *read.notes)
-            return [
-                Candidate(pos, read.end, RawCall(name[1], read.value, notes=notes, duplicate=read.duplicate))
-            ], read.end
+            call = RawCall(name[1], read.value, notes=notes, duplicate=read.duplicate)
+            return [Candidate(pos, read.end, call)], read.end
         if pos >= len(self._text):
             raise Unreadable("truncated", pos, "The text ends before the action does.")
         limit = _BODY_LIMIT.search(self._text, pos)
@@ -205,10 +206,8 @@ class _Scan:
         closed = limit is not None and limit["closer"] is not None
         if closed and find_tool(body, self._tools):
             return [Candidate(pos, end, RawCall(body, {}, has_parameters=False))], end
-        alone = self._begins_line(opener.start())
-        if opener[0] == "<|python_tag|>" or (
-            closed and body and (alone or any(mark in body for mark in "{[(<:"))
-        ):
+        meant = self._begins_line(opener.start()) or any(mark in body for mark in "{[(<:")
+        if opener[0] == "<|python_tag|>" or (closed and body and meant):
             raise Unreadable("malformed", end, _NOT_JSON)
         return [], pos
 
@@ -229,7 +228,7 @@ class _Scan:
 
     def _fence_closer(self, fence: re.Match[str], pos: int) -> re.Match[str] | None:
         """The marks that close a fence: at least as many, on a line of their own if it has several."""
-        marks = f"{re.escape(fence['marks'])}{re.escape(fence['marks'][0])}*+"
+        marks = f"{fence['marks'][0]}{{{min(len(fence['marks']), _MAX_MARKS)},}}+"
         closer = f"^[ \\t]*+{marks}[ \\t]*+$" if fence["line"] else marks
         return re.compile(closer, re.MULTILINE).search(self._text, pos)
 

@@ -38,7 +38,8 @@ _PATTERNS = {opener: _pattern(opener) for opener in (*_CLOSER, *_TRIPLE)}
 
 _ESCAPE = re.compile(r"(?:\\\\)++|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\U[0-9a-fA-F]{8}|\\.", re.DOTALL)
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", '"': '"', "'": "'"}
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]++")
+_PAIRS = re.compile("(?:[\ud800-\udbff][\udc00-\udfff])++")
 
 
 def opener_at(text: str, start: int) -> str:
@@ -88,4 +89,5 @@ def without_surrogates(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates by U+FFFD, so that the text can be encoded."""
     if _SURROGATE.search(text) is None:
         return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    joined = _PAIRS.sub(lambda run: run[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    return _SURROGATE.sub(lambda run: "\ufffd" * len(run[0]), joined)

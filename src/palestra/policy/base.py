@@ -1,0 +1,129 @@
+"""What acts: a policy opens one conversation per episode, which alternates ``act`` and ``observe``.
+
+A policy that samples tokens and a scripted one look the same to a rollout; only the first fills in ids
+and log-probabilities. The world is handed over at ``open`` for scripts that ask its oracle; a model
+never looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from palestra.policy.chat import ChatTemplate
+from palestra.policy.engine import Engine, SamplingParams
+from palestra.types import FinishReason, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One action as a policy produced it."""
+
+    text: str
+    """Decoded text, without the end token."""
+    finish_reason: FinishReason = "stop"
+    ids: tuple[int, ...] = ()
+    """Empty for scripts."""
+    logprobs: tuple[float, ...] = ()
+    """One per id."""
+
+
+class Conversation(Protocol):
+    """A policy's side of one episode."""
+
+    prompt_ids: tuple[int, ...]
+    """The rendered prompt; empty for scripts."""
+
+    def room(self) -> int | None:
+        """Tokens that still fit the context after the next action's allowance; None if unlimited."""
+
+    async def act(self) -> Sampled:
+        """The next action."""
+
+    def observe(self, text: str) -> tuple[int, ...]:
+        """Take in the world's reply; returns the ids it added."""
+
+    def close(self) -> None:
+        """The episode is over."""
+
+
+class Policy(Protocol):
+    """What acts in episodes."""
+
+    name: str
+    """Recorded in trajectories: ``oracle``, ``teacher``, ``sft``, ``rl`` ..."""
+
+    @property
+    def version(self) -> int:
+        """Updates behind its weights; 0 for scripts."""
+
+    def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> Conversation:
+        """Start an episode.
+
+        Args:
+            prompt: the messages before the first action.
+            world: the environment, for scripts.
+            seed: makes the episode's samples reproducible; differs between attempts of a group.
+            session: names the episode among those running at once.
+        """
+
+
+@dataclass(frozen=True)
+class TokenPolicy:
+    """A chat template in front of an engine."""
+
+    name: str
+    template: ChatTemplate
+    engine: Engine
+    params: SamplingParams
+    """Length and temperature of every action; the seed is set per turn."""
+    context_tokens: int = 2048
+    policy_version: int = 0
+
+    @property
+    def version(self) -> int:
+        """Updates behind the engine's weights when this policy was made."""
+        return self.policy_version
+
+    def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> TokenConversation:
+        """Render the prompt and start; the world is not looked at."""
+        return TokenConversation(self, prompt, seed, session)
+
+
+class TokenConversation:
+    """One episode's tokens: as sampled and as rendered, appended and never rewritten."""
+
+    def __init__(self, policy: TokenPolicy, prompt: Sequence[Message], seed: int, session: str) -> None:
+        """Render the prompt."""
+        self._policy, self._seed, self._session = policy, seed, session
+        self._ids = list(policy.template.render(prompt))
+        self.prompt_ids = tuple(self._ids)
+        self._turn = 0
+
+    def room(self) -> int:
+        """Tokens left in the context once the next action took its most."""
+        return self._policy.context_tokens - len(self._ids) - self._policy.params.max_tokens
+
+    async def act(self) -> Sampled:
+        """Sample the next action; its seed depends on the episode and the turn alone."""
+        params = SamplingParams(
+            self._policy.params.max_tokens, self._policy.params.temperature, self._seed * 1_000 + self._turn
+        )
+        generation = await self._policy.engine.generate(self._ids, params, self._session)
+        self._turn += 1
+        self._ids += generation.ids
+        text = self._policy.template.decode(generation.ids)
+        return Sampled(text, generation.finish_reason, generation.ids, generation.logprobs)
+
+    def observe(self, text: str) -> tuple[int, ...]:
+        """Append the reply; an action cut short is closed by an end token that nobody sampled."""
+        end = self._policy.template.end_id
+        closing = [] if self._ids[-1] == end else [end]
+        added = [*closing, *self._policy.template.render([Message("tool", text)])]
+        self._ids += added
+        return tuple(added)
+
+    def close(self) -> None:
+        """Let the engine forget the episode."""
+        self._policy.engine.release(self._session)

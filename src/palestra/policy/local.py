@@ -1,0 +1,228 @@
+"""The in-process engine: continuous batching over slots, for any transformers causal language model.
+
+Every episode owns a slot whose keys and values survive from turn to turn, so a turn only reads what is
+new; identical fresh prompts (a group's attempts) are read once and copied. A row that waits for its
+world costs a little arithmetic and no copying. The surprising choice: waiting requests are admitted
+together once they are a quarter of the running ones, because many small prefills cost more than the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.errors import ConfigError
+from palestra.policy.engine import Generation, SamplingParams
+from palestra.policy.slot_cache import SlotCache
+from palestra.types import FinishReason
+
+_SPAN_STEP = 64
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt: list[int]
+    params: SamplingParams
+    session: str
+    done: asyncio.Future[Generation]
+    uniforms: list[float]
+    slot: int = -1
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class LocalEngine:
+    """Samples from a model in this process; see the module's docstring."""
+
+    def __init__(self, model: Any, end_id: int, *, slots: int = 64, context_tokens: int = 2048) -> None:
+        """Serve ``model`` (kept in eval mode while sampling).
+
+        Args:
+            model: a transformers causal language model.
+            end_id: the id that ends an action.
+            slots: most episodes at once; a further one waits for a free slot.
+            context_tokens: most tokens an episode may hold.
+        """
+        self.model, self._end_id, self._context = model, end_id, context_tokens
+        self._cache = SlotCache(model.config, slots, context_tokens + 1, model.device)
+        self.policy_version = 0
+        self.sampled_tokens = 0
+        """Tokens sampled since the engine was made."""
+        self._read: dict[int, list[int]] = {}
+        self._slots: dict[str, int] = {}
+        self._free = list(range(slots - 1, -1, -1))
+        self._waiting: list[_Request] = []
+        self._running: list[_Request] = []
+        self._runner: asyncio.Task[None] | None = None
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, session: str) -> Generation:
+        """Sample a continuation; ``prompt_ids`` is the whole context, of which only the new part is read.
+
+        Raises:
+            ConfigError: the prompt and ``max_tokens`` exceed the context.
+        """
+        if len(prompt_ids) + params.max_tokens > self._context:
+            raise ConfigError(
+                f"{len(prompt_ids)} prompt tokens and {params.max_tokens} new ones exceed the context of "
+                f"{self._context}: lower max_tokens or end the episode as context_full"
+            )
+        rng = random.Random(params.seed)
+        uniforms = [rng.random() for _ in range(params.max_tokens)]
+        done: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Request(list(prompt_ids), params, session, done, uniforms))
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.get_running_loop().create_task(self._run())
+        return await done
+
+    def release(self, session: str) -> None:
+        """Free an episode's slot."""
+        slot = self._slots.pop(session, None)
+        if slot is not None:
+            self._read.pop(slot, None)
+            self._cache.clear_slot(slot)
+            self._free.append(slot)
+            self._free.sort(reverse=True)
+
+    def weights_changed(self, policy_version: int) -> None:
+        """Drop everything read under older weights."""
+        for session in list(self._slots):
+            self.release(session)
+        self.policy_version = policy_version
+
+    async def _run(self) -> None:
+        """Serve until nothing waits or runs, giving the episodes a turn after every step."""
+        try:
+            while self._waiting or self._running:
+                admitted = self._admissible()
+                with torch.inference_mode():
+                    if admitted and len(admitted) * 4 >= len(self._running):
+                        self._waiting = [request for request in self._waiting if request not in admitted]
+                        self._prefill(admitted)
+                    else:
+                        self._decode()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        except BaseException as error:
+            for request in (*self._waiting, *self._running):
+                if not request.done.done():
+                    request.done.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._waiting, self._running = [], []
+            raise
+
+    def _admissible(self) -> list[_Request]:
+        """Waiting requests that have a slot or can get one."""
+        admitted = []
+        for request in self._waiting:
+            if request.session not in self._slots:
+                if not self._free:
+                    continue
+                self._slots[request.session] = self._free.pop()
+            request.slot = self._slots[request.session]
+            admitted.append(request)
+        if not admitted and not self._running and self._waiting:
+            raise ConfigError("every slot of the engine is held by an episode that samples nothing: release() them")
+        return admitted
+
+    def _prefill(self, requests: list[_Request]) -> None:
+        """Read what is new in each prompt, equal fresh prompts once, and sample first tokens."""
+        leaders: dict[tuple[int, ...], _Request] = {}
+        followers: list[tuple[_Request, _Request]] = []
+        rows: list[_Request] = []
+        for request in requests:
+            known = self._read.get(request.slot, [])
+            if len(known) >= len(request.prompt) or request.prompt[: len(known)] != known:
+                known = []
+                self._cache.clear_slot(request.slot)
+            self._read[request.slot] = known
+            leader = None if known else leaders.setdefault(tuple(request.prompt), request)
+            if leader is None or leader is request:
+                rows.append(request)
+            else:
+                followers.append((request, leader))
+        logits = self._forward(rows, [request.prompt[len(self._read[request.slot]) :] for request in rows])
+        place = {id(request): index for index, request in enumerate(rows)}
+        for leader in leaders.values():
+            targets = [follower.slot for follower, its in followers if its is leader]
+            if targets:
+                self._cache.copy_slot(leader.slot, targets)
+        for request in requests:
+            self._read[request.slot] = list(request.prompt)
+        order = [*rows, *(follower for follower, _ in followers)]
+        picks = [*range(len(rows)), *(place[id(leader)] for _, leader in followers)]
+        self._running += order
+        self._sample(order, logits[picks])
+
+    def _forward(self, requests: list[_Request], new: list[list[int]]) -> Tensor:
+        """(rows, vocabulary) logits after each row's new ids, right-padded to one width."""
+        device = self._cache.lengths.device
+        width = max(len(ids) for ids in new)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in new], device=device)
+        counts = torch.tensor([len(row) for row in new], device=device)
+        slots = torch.tensor([request.slot for request in requests], device=device)
+        return self._model_step(slots, ids, counts)
+
+    def _decode(self) -> None:
+        """One token for every running request; idle slots between them are carried along unchanged."""
+        top = max(request.slot for request in self._running) + 1
+        device = self._cache.lengths.device
+        ids, counts = [0] * top, [0] * top
+        for request in self._running:
+            ids[request.slot], counts[request.slot] = request.ids[-1], 1
+            self._read[request.slot].append(request.ids[-1])
+        logits = self._model_step(
+            slice(0, top), torch.tensor(ids, device=device)[:, None], torch.tensor(counts, device=device)
+        )
+        running = list(self._running)
+        self._sample(running, logits[[request.slot for request in running]])
+
+    def _model_step(self, rows: Tensor | slice, ids: Tensor, counts: Tensor) -> Tensor:
+        width = ids.shape[1]
+        longest = int(self._cache.lengths[rows].max()) + width
+        span = min(-(-longest // _SPAN_STEP) * _SPAN_STEP, self._context + 1)
+        self._cache.focus(rows, counts, span)
+        mask = self._cache.attention_mask(width)
+        if "conv" in (getattr(self.model.config, "layer_types", None) or ()):
+            mask = {"full_attention": mask, "conv": None}  # type: ignore[assignment]
+        hidden = self.model.base_model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=self._cache.positions(width),
+            cache=self._cache,
+            use_cache=True,
+        )[0]
+        self._cache.advance()
+        last = (counts - 1).clamp_min(0)
+        logits: Tensor = self.model.get_output_embeddings()(hidden[torch.arange(len(last)), last])
+        return logits.float()
+
+    def _sample(self, requests: list[_Request], logits: Tensor) -> None:
+        """Draw one token a row by inverse CDF of its own uniforms, and finish what is finished."""
+        temperatures = torch.tensor([request.params.temperature for request in requests])
+        scaled = logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None]
+        logprobs = torch.log_softmax(scaled, -1)
+        uniforms = torch.tensor([request.uniforms[len(request.ids)] for request in requests])
+        cumulative = logprobs.double().exp().cumsum(-1)
+        drawn = torch.searchsorted(cumulative, uniforms.double()[:, None] * cumulative[:, -1:])[:, 0]
+        drawn = drawn.clamp_max(logits.shape[1] - 1)
+        picked = torch.where(temperatures > 0, drawn, logits.argmax(-1))
+        chosen = logprobs.gather(1, picked[:, None])[:, 0]
+        for request, token, logprob in zip(requests, picked.tolist(), chosen.tolist(), strict=True):
+            request.ids.append(token)
+            request.logprobs.append(logprob)
+            if token == self._end_id:
+                self._finish(request, "stop")
+            elif len(request.ids) == request.params.max_tokens:
+                self._finish(request, "length")
+        self.sampled_tokens += len(requests)
+
+    def _finish(self, request: _Request, reason: FinishReason) -> None:
+        self._running.remove(request)
+        if not request.done.done():
+            generation = Generation(tuple(request.ids), tuple(request.logprobs), reason, self.policy_version)
+            request.done.set_result(generation)
