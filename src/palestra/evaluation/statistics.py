@@ -145,7 +145,7 @@ def _sign_flip_p(changes: Sequence[float], seed: int) -> float:
         return float((np.abs((1 - 2 * flips) @ moved) >= observed).mean())
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(_RESAMPLES):
-        hits += int(abs(((1 - 2 * rng.integers(0, 2, len(moved))) @ moved)) >= observed)
+        hits += int(abs((1 - 2 * rng.integers(0, 2, len(moved))) @ moved) >= observed)
     return (hits + 1) / (_RESAMPLES + 1)
 
 

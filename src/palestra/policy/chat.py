@@ -8,9 +8,8 @@ written inside an observation ("<|end|>") stays plain text and can never end a t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
-
-from tokenizers import Tokenizer
+from pathlib import Path
+from typing import Any, Protocol
 
 from palestra.errors import ConfigError
 from palestra.types import Message, Role
@@ -35,6 +34,9 @@ class ChatTemplate(Protocol):
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of ``messages`` followed by the header of the next action."""
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; control tokens written in it stay text."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without a closing end token."""
 
@@ -45,8 +47,8 @@ class RoleTokenTemplate:
     Every rendering extends the earlier one, so an episode is always a single segment.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """``tokenizer`` must hold every one of ``CONTROL_TOKENS``."""
+    def __init__(self, tokenizer: Any) -> None:
+        """``tokenizer`` is a ``tokenizers.Tokenizer`` that holds every one of ``CONTROL_TOKENS``."""
         self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = True
         self._ids: dict[str, int] = {}
@@ -90,3 +92,7 @@ class RoleTokenTemplate:
             ids = ids[:-1]
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as ``tokenizer.json``."""
+        self._tokenizer.save(str(path))

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM, PreTrainedModel
 
@@ -21,6 +22,7 @@ from palestra.policy.cpu_kernels import use_cpu_kernels
 
 NANO_FOLDER = Path(str(files("palestra.policy"))) / "nano_weights"
 CONTEXT_TOKENS = 2048
+LAYER_KINDS = {"c": "conv", "a": "full_attention"}
 
 # Digits one by one, words without their leading space: a value is spelled with the same ids in a
 # sentence and inside quotes, which is what copying needs.
@@ -47,15 +49,15 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:
     return tokenizer
 
 
-def new_nano(vocabulary_size: int, *, hidden: int = 128, feed_forward: int = 384, layers: int = 4, heads: int = 4, seed: int = 0) -> PreTrainedModel:
+def new_nano(vocabulary_size: int, *, hidden: int = 128, feed_forward: int = 256, layers: str = "caca", heads: int = 2, seed: int = 0) -> PreTrainedModel:
     """An untrained nano model; ``layers`` alternate convolution and attention, attention last."""
     config = Lfm2Config(
         vocab_size=vocabulary_size,
         hidden_size=hidden,
         intermediate_size=feed_forward,
         block_auto_adjust_ff_dim=False,
-        num_hidden_layers=layers,
-        layer_types=["conv" if index % 2 == 0 else "full_attention" for index in range(layers)],
+        num_hidden_layers=len(layers),
+        layer_types=[LAYER_KINDS[letter] for letter in layers],
         num_attention_heads=heads,
         num_key_value_heads=heads,
         max_position_embeddings=CONTEXT_TOKENS,
@@ -83,6 +85,14 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
     use_cpu_kernels(model)
     model.eval()
     return model, load_template(folder)
+
+
+def save_policy(folder: Path, model: PreTrainedModel, template: RoleTokenTemplate) -> None:
+    """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
+    weights = {name: value.contiguous() for name, value in model.state_dict().items() if "lm_head" not in name}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model.config.save_pretrained(folder)
+    template.save(folder / "tokenizer.json")
 
 
 def load_template(folder: Path) -> RoleTokenTemplate:

@@ -144,10 +144,6 @@ def dialogue(rng: random.Random) -> tuple[Message, ...]:
 
 
 def repetition(rng: random.Random, length: int, vocabulary: range) -> list[int]:
-    """Random token spans, each repeated after a gap of its own: the text on which copying is learned."""
-    row: list[int] = []
-    while len(row) < length:
-        span = [rng.randrange(vocabulary.start, vocabulary.stop) for _ in range(rng.randint(4, 40))]
-        gap = [rng.randrange(vocabulary.start, vocabulary.stop) for _ in range(rng.randint(0, 30))]
-        row += span + gap + span
-    return row[:length]
+    """A random span repeated to ``length``, its period drawn anew each time: on this copying is learned soonest."""
+    span = [rng.randrange(vocabulary.start, vocabulary.stop) for _ in range(rng.randint(3, 40))]
+    return (span * (length // len(span) + 1))[:length]

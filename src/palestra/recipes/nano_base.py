@@ -10,41 +10,48 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
-from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.policy.nano import new_nano, save_policy, train_tokenizer
 from palestra.recipes.base_corpus import WORDS, dialogue, repetition
+from palestra.training.muon import Muon
 
 
 @dataclass(frozen=True)
 class BaseConfig:
     """What the base is trained with."""
 
-    seconds: float = 1500.0
-    """Wall-clock budget; the schedule follows it, ``updates`` caps it."""
     updates: int = 4000
-    rows: int = 16
+    copy_updates: int = 300
+    """Updates of repetition alone before dialogues join in."""
+    rows: int = 12
+    """Dialogues per update."""
     row_tokens: int = 448
-    learning_rate: float = 3e-3
+    repetition_rows: int = 32
+    repetition_tokens: int = 64
+    repetition_share: float = 0.15
+    """Share of later updates that are repetition."""
+    matrix_rate: float = 0.01
+    """Muon's learning rate, for weight matrices."""
+    other_rate: float = 0.01
+    """AdamW's, for embeddings and norms."""
     other_token_weight: float = 0.1
     """Loss weight of tokens that are no action."""
-    repetition_share: float = 0.5
     vocabulary_size: int = 2048
     hidden: int = 128
-    feed_forward: int = 384
-    layers: int = 4
+    feed_forward: int = 256
+    layers: str = "caca"
+    heads: int = 2
     seed: int = 0
 
 
@@ -69,12 +76,13 @@ def dialogue_row(rng: random.Random, template: RoleTokenTemplate, config: BaseCo
     return ids[: config.row_tokens], weights[: config.row_tokens]
 
 
-def training_row(rng: random.Random, template: RoleTokenTemplate, config: BaseConfig) -> Row:
-    """A repetition row or a dialogue row, by the configured share."""
-    if rng.random() < config.repetition_share:
-        ids = repetition(rng, config.row_tokens // 2, range(len(CONTROL_TOKENS), config.vocabulary_size))
-        return ids, [config.other_token_weight * 4] * len(ids)
-    return dialogue_row(rng, template, config)
+def training_rows(rng: random.Random, template: RoleTokenTemplate, config: BaseConfig, update: int) -> list[Row]:
+    """One update's rows: all repetition or all dialogue."""
+    if update <= config.copy_updates or rng.random() < config.repetition_share:
+        vocabulary = range(len(CONTROL_TOKENS), config.vocabulary_size)
+        spans = [repetition(rng, config.repetition_tokens, vocabulary) for _ in range(config.repetition_rows)]
+        return [(ids, [1.0] * len(ids)) for ids in spans]
+    return [dialogue_row(rng, template, config) for _ in range(config.rows)]
 
 
 def collate(rows: list[Row], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -133,31 +141,67 @@ def _whole_actions(right: Tensor, counted: Tensor) -> float:
     return exact / max(total, 1)
 
 
-def learning_rate_at(progress: float, config: BaseConfig) -> float:
-    """Warm-up over 3 % of the run, then cosine to a twentieth."""
-    if progress < 0.03:
-        return config.learning_rate * progress / 0.03
-    return config.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+def rate_factor(progress: float) -> float:
+    """Warm-up over 1 % of the run, then a straight line to a twentieth."""
+    return min(progress / 0.01, 1.0) * (1.0 - 0.95 * progress)
+
+
+def make_optimizers(model: nn.Module, config: BaseConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for everything else."""
+    named = list(model.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+    rest = [p for name, p in named if p.ndim != 2 or "embed" in name]
+    return [
+        Muon(matrices, lr=config.matrix_rate, weight_decay=0.01),
+        torch.optim.AdamW(rest, lr=config.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
 
 
 def train_base(
     config: BaseConfig, report: Callable[[dict[str, float]], None]
-) -> tuple[nn.Module, RoleTokenTemplate]:
-    """Train by updates (reproducible); ``report`` receives measurements every 200 updates."""
+) -> tuple[PreTrainedModel, RoleTokenTemplate]:
+    """Train from nothing; ``report`` receives measurements every 200 updates."""
     template = RoleTokenTemplate(train_tokenizer(tokenizer_texts(config.seed), config.vocabulary_size))
-    shape = {"hidden": config.hidden, "feed_forward": config.feed_forward, "layers": config.layers}
-    model = new_nano(config.vocabulary_size, **shape, seed=config.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.05, betas=(0.9, 0.98))
+    shape = {"hidden": config.hidden, "feed_forward": config.feed_forward, "heads": config.heads}
+    model = new_nano(config.vocabulary_size, layers=config.layers, seed=config.seed, **shape)
+    optimizers = make_optimizers(model, config)
+    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     rng, started = random.Random(f"rows-{config.seed}"), time.perf_counter()
     for update in range(1, config.updates + 1):
-        rows = [training_row(rng, template, config) for _ in range(config.rows)]
-        optimizer.param_groups[0]["lr"] = learning_rate_at(update / config.updates, config)
-        loss = weighted_loss(model, *collate(rows, template.pad_id))
-        optimizer.zero_grad()
+        factor = rate_factor(update / config.updates)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            optimizer.param_groups[0]["lr"] = peak * factor
+        loss = weighted_loss(model, *collate(training_rows(rng, template, config, update), template.pad_id))
+        model.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if update % 100 == 0 or update == config.updates:
+        for optimizer in optimizers:
+            optimizer.step()
+        if update % 200 == 0 or update == config.updates:
             seconds = time.perf_counter() - started
             report({"update": update, "seconds": seconds, "loss": loss.item(), **measure(model, template, config)})
     return model, template
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the weights")
+    parser.add_argument("--updates", type=int, default=BaseConfig.updates)
+    parser.add_argument("--seed", type=int, default=BaseConfig.seed)
+    arguments = parser.parse_args()
+    config = BaseConfig(updates=arguments.updates, seed=arguments.seed)
+    curve: list[dict[str, float]] = []
+
+    def report(row: dict[str, float]) -> None:
+        curve.append(row)
+        print(json.dumps(row), flush=True)
+
+    model, template = train_base(config, report)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    save_policy(arguments.out, model.half(), template)
+    (arguments.out / "curve.json").write_text(json.dumps({"config": asdict(config), "curve": curve}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

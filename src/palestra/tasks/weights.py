@@ -33,6 +33,11 @@ class TaskWeights:
             )
         self._counts = {task.id: (0, 0) for task in tasks}
 
+    @property
+    def size(self) -> int:
+        """How many tasks there are."""
+        return len(self._tasks)
+
     def next(self, rng: random.Random) -> Task:
         """One task, drawn by weight with ``rng``."""
         ids = list(self._tasks)

@@ -1,0 +1,134 @@
+"""The configuration of a run: one YAML file, checked before anything starts.
+
+Every stage has its own small frozen model; an unknown key is refused with the nearest known name. The defaults
+are those of the quickstart: the nano policy on two CPU cores. What a larger policy needs differently is
+said in the field's description.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from palestra.actions import ActionFormat
+from palestra.rewards import DEFAULT_WEIGHTS
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WorldConfig(_Section):
+    """Which world, and how it is played."""
+
+    name: str = Field("orders", description="A builtin world, `file.py:Class`, or `module:Class`.")
+    difficulty: int | None = Field(None, description="Level of every task; the world's default if null.")
+    action_format: ActionFormat = Field("json", description="How actions are written.")
+
+
+class PolicyConfig(_Section):
+    """What acts and learns."""
+
+    model: str = Field("nano", description="`nano`, or a folder that training wrote.")
+    context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
+    action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
+    threads: int = Field(2, ge=1, description="CPU threads for sampling and learning.")
+
+
+class RubricConfig(_Section):
+    """How reward parts are weighed."""
+
+    weights: dict[str, float] = Field(
+        default_factory=lambda: dict(DEFAULT_WEIGHTS), description="Weight per part; 0 records without counting."
+    )
+    allow_uneven_scales: bool = Field(False, description="Accept scales that differ by more than 10 times.")
+
+
+class RolloutConfig(_Section):
+    """Limits of every episode."""
+
+    max_turns: int = Field(12, ge=1, description="Actions in an episode.")
+    max_action_tokens: int = Field(768, ge=1, description="Sampled tokens in an episode.")
+    max_repeats: int = Field(3, ge=1, description="Repeated actions in a row before the episode ends.")
+    max_seconds: float = Field(120.0, gt=0, description="Wall time of an episode.")
+    concurrency: int = Field(64, ge=1, description="Episodes at once.")
+
+
+class CollectConfig(_Section):
+    """Demonstrations from a noisy teacher, filtered by the verifier."""
+
+    tasks: int = Field(160, ge=1, description="Training tasks the teacher attempts.")
+    attempts: int = Field(3, ge=1, description="Attempts per task.")
+    skip: float = Field(0.06, ge=0, le=1, description="Rate at which the teacher leaves out a step.")
+    repeat: float = Field(0.06, ge=0, le=1, description="Rate at which it repeats itself.")
+    wrong: float = Field(0.06, ge=0, le=1, description="Rate at which it picks a wrong value.")
+    demonstrations: int = Field(240, ge=1, description="Most demonstrations kept.")
+    min_efficiency: float = Field(0.6, ge=0, le=1, description="Optimal over actual turns a keeper needs.")
+    vary_prompts: float = Field(0.25, ge=0, le=1, description="Share of tasks with a varied system prompt.")
+
+
+class SftConfig(_Section):
+    """Imitation of the kept demonstrations."""
+
+    epochs: int = Field(3, ge=1, description="Passes over the demonstrations.")
+    rows_per_update: int = Field(16, ge=1, description="Demonstrations per optimiser step.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak; 1e-5 suits a large model.")
+
+
+class GateConfig(_Section):
+    """What a cold-started policy must show before reinforcement learning may start."""
+
+    tasks: int = Field(24, ge=1, description="Validation tasks.")
+    min_format_compliance: float = Field(0.8, ge=0, le=1, description="Share of actions that must parse.")
+
+
+class RlConfig(_Section):
+    """Online reinforcement learning."""
+
+    algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
+    updates: int = Field(40, ge=0, description="Optimiser steps.")
+    tasks_per_update: int = Field(8, ge=1, description="Groups per update.")
+    group_size: int = Field(8, ge=2, description="Attempts per task.")
+    learning_rate: float = Field(3e-4, gt=0, description="At the start; 5e-6 suits a large model.")
+    final_learning_rate: float = Field(1e-4, ge=0, description="At the end; linear in between.")
+    kl_weight: float = Field(0.02, ge=0, description="Weight of the distance to the SFT policy.")
+    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio.")
+    clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio.")
+    temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
+    max_gradient_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to it.")
+    validate_every: int = Field(10, ge=1, description="Updates between validations and checkpoints.")
+    validation_tasks: int = Field(48, ge=1, description="Validation tasks, greedy.")
+
+
+class MineConfig(_Section):
+    """Hard-example rounds after the first reinforcement learning."""
+
+    rounds: int = Field(1, ge=0, description="How many rounds.")
+    tasks: int = Field(96, ge=1, description="Training tasks that are measured to find the hard ones.")
+    attempts: int = Field(4, ge=2, description="Attempts at each while measuring.")
+    updates: int = Field(20, ge=0, description="Optimiser steps per round.")
+
+
+class EvaluationConfig(_Section):
+    """Held-out evaluation at the end."""
+
+    tasks: int = Field(200, ge=1, description="Test tasks, the same for every policy.")
+    sampled: bool = Field(True, description="Also evaluate at the training temperature.")
+
+
+class RunConfig(_Section):
+    """A whole run."""
+
+    seed: int = Field(0, ge=0, description="Everything random follows from it.")
+    world: WorldConfig = Field(WorldConfig(), description="The world.")
+    policy: PolicyConfig = Field(PolicyConfig(), description="The policy.")
+    rubric: RubricConfig = Field(default_factory=RubricConfig, description="The reward.")
+    rollout: RolloutConfig = Field(RolloutConfig(), description="Limits of episodes.")
+    collect: CollectConfig = Field(CollectConfig(), description="Demonstrations.")
+    sft: SftConfig = Field(SftConfig(), description="Cold start.")
+    gate: GateConfig = Field(GateConfig(), description="Readiness.")
+    rl: RlConfig = Field(RlConfig(), description="Reinforcement learning.")
+    mine: MineConfig = Field(MineConfig(), description="Hard examples.")
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Held-out test.")

@@ -1,0 +1,221 @@
+"""The stages that touch weights: cold start, gate, reinforcement learning, hard-example rounds.
+
+Each loads the weights its predecessor left in the run folder and leaves its own there, so a process that
+was killed resumes at the stage, and inside reinforcement learning at the checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palestra.errors import GateFailed
+from palestra.evaluation import evaluate_trajectories, pass_at_k
+from palestra.pipeline.model_parts import LoadedPolicy, load_stage, load_start
+from palestra.pipeline.progress import time_left
+from palestra.pipeline.workshop import Workshop
+from palestra.tasks import TaskWeights
+from palestra.training import (
+    ALGORITHMS,
+    LoopParts,
+    LoopSettings,
+    SftSettings,
+    imitate,
+    make_segment,
+    save_checkpoint,
+    supervised_share,
+    tokenize_trajectory,
+    train_online,
+)
+from palestra.types import Task, Trajectory, TrajectoryGroup
+
+Report = Callable[[int, int, dict[str, float]], None]
+
+
+def cold_start(workshop: Workshop) -> dict[str, Any]:
+    """SFT on the kept demonstrations; the policy goes to ``checkpoints/sft``."""
+    section = workshop.config.sft
+    loaded = load_start(workshop.config)
+    demonstrations = [t for group in workshop.run.read_groups("demonstrations") for t in group.trajectories]
+    segments = [make_segment(tokenize_trajectory(t, loaded.template), 1.0) for t in demonstrations]
+    share = supervised_share(segments)
+    workshop.reporter.line(f"  {len(segments)} demonstrations, {share:.0%} of their tokens are trained on")
+    workshop.run.keep_metrics(lambda row: row.get("stage") != "sft")
+    learner = loaded.learner()
+    settings = SftSettings(section.epochs, section.rows_per_update, section.learning_rate, workshop.config.seed)
+    started = time.perf_counter()
+
+    def report(update: int, total: int, metrics: dict[str, float]) -> None:
+        workshop.run.append_metrics({"stage": "sft", "update": update, **metrics})
+        if update % max(total // 6, 1) == 0 or update == total:
+            rate = metrics["tokens/trained"] * update / (time.perf_counter() - started)
+            workshop.reporter.line(
+                f"  sft {update}/{total} loss {metrics['loss/sft']:.3f} · about {rate:,.0f} action tokens/s · "
+                f"{time_left(update, total, started)} left"
+            )
+
+    imitate(learner, segments, settings, report)
+    save_checkpoint(workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {})
+    return {"demonstrations": len(segments), "supervised_share": share}
+
+
+def gate(workshop: Workshop) -> dict[str, Any]:
+    """May reinforcement learning start? Format first; then whether any attempt of a group succeeds."""
+    config = workshop.config
+    loaded = load_stage(workshop.run, "sft", config)
+    tasks = workshop.held_out_tasks("validation", config.gate.tasks)
+    groups = workshop.play(
+        loaded.policy("sft", config.rl.temperature), tasks, config.rl.group_size, stage="gate", seed=1
+    )
+    workshop.run.write_groups("gate", "attempts", groups)
+    report = evaluate_trajectories([t for group in groups for t in group.trajectories])
+    size = config.rl.group_size
+    reached = [pass_at_k(size, sum(bool(t.success) for t in group.trajectories), size) for group in groups]
+    at_size = sum(value or 0.0 for value in reached) / len(reached)
+    compliance = report.format_compliance or 0.0
+    workshop.reporter.line(
+        f"  format compliance {compliance:.1%}, success at 1 {report.success or 0.0:.1%}, at {size} {at_size:.1%}"
+    )
+    if compliance < config.gate.min_format_compliance:
+        raise GateFailed(
+            f"Format compliance is {compliance:.1%}, under {config.gate.min_format_compliance:.0%}: reinforcement "
+            "learning would mostly see errors. Fix the data first: more demonstrations (collect.tasks), another "
+            "epoch (sft.epochs), or look at what it writes in trajectories/gate with `palestra report`."
+        )
+    if at_size == 0.0:
+        raise GateFailed(
+            f"No attempt out of {size} succeeds on any of {len(tasks)} validation tasks, so every group would be "
+            "without spread. Collect more demonstrations or start at a lower world.difficulty."
+        )
+    return {"format_compliance": compliance, "success_at_1": report.success, f"success_at_{size}": at_size}
+
+
+def reinforce(workshop: Workshop) -> dict[str, Any]:
+    """Online reinforcement learning on fresh training tasks."""
+    config = workshop.config
+
+    def pick(update: int) -> list[Task]:
+        return workshop.train_tasks(config.rl.tasks_per_update, f"rl:{update}")
+
+    return _train(workshop, "rl", config.rl.updates, load_stage(workshop.run, "sft", config), pick)
+
+
+def mine(workshop: Workshop) -> dict[str, Any]:
+    """Hard-example rounds: measure a pool, weigh its tasks by failure, train on draws from it."""
+    config, result = workshop.config, dict[str, Any]()
+    before = "rl"
+    for number in range(1, config.mine.rounds + 1):
+        stage = f"mine{number}"
+        loaded = load_stage(workshop.run, before, config)
+        pool = workshop.train_tasks(config.mine.tasks, stage)
+        weights = TaskWeights(pool)
+        measured = workshop.play(
+            loaded.policy("rl", config.rl.temperature), pool, config.mine.attempts, stage=f"{stage}-pool", seed=2
+        )
+        workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
+        _observe(weights, measured)
+        hard = sum(any(not t.success for t in group.trajectories) for group in measured)
+        workshop.reporter.line(f"  round {number}: {hard} of {len(pool)} training tasks fail at least once")
+
+        def pick(update: int, weights: TaskWeights = weights, stage: str = stage) -> list[Task]:
+            return workshop.draw_weighted(weights, config.rl.tasks_per_update, f"{stage}:{update}")
+
+        result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {"hard_tasks": hard}
+        before = stage
+    return result
+
+
+def final_stage(workshop: Workshop) -> str:
+    """The stage whose checkpoint is the run's trained policy."""
+    config = workshop.config
+    if config.mine.rounds and config.mine.updates:
+        return f"mine{config.mine.rounds}"
+    return "rl" if config.rl.updates else "sft"
+
+
+def _train(
+    workshop: Workshop,
+    stage: str,
+    updates: int,
+    loaded: LoadedPolicy,
+    pick: Callable[[int], list[Task]],
+    weights: TaskWeights | None = None,
+) -> dict[str, Any]:
+    rl = workshop.config.rl
+    validation = workshop.held_out_tasks("validation", rl.validation_tasks)
+
+    def validate(update: int) -> dict[str, float]:
+        groups = workshop.play(loaded.policy("rl", 0.0, update), validation, 1, stage=f"{stage} validation")
+        report = evaluate_trajectories([t for group in groups for t in group.trajectories])
+        values = {"validation/success": report.success, "validation/turns": report.turns}
+        return {name: value for name, value in values.items() if value is not None}
+
+    algorithm = ALGORITHMS[rl.algorithm]
+    settings = LoopSettings(
+        stage=stage,
+        updates=updates,
+        group_size=rl.group_size,
+        first_rate=rl.learning_rate if stage == "rl" else rl.final_learning_rate,
+        last_rate=rl.final_learning_rate,
+        checkpoint_every=rl.validate_every,
+        seed=workshop.config.seed,
+    )
+    train_online(
+        settings,
+        LoopParts(
+            run=workshop.run,
+            learner=loaded.learner(),
+            engine=loaded.engine,
+            template=loaded.template,
+            reference=load_stage(workshop.run, "sft", workshop.config).model if rl.kl_weight else None,
+            algorithm=algorithm,
+            loss=algorithm.make_loss(
+                clip_low=rl.clip_low,
+                clip_high=rl.clip_high,
+                kl_weight=rl.kl_weight,
+                entropy_weight=rl.entropy_weight,
+            ),
+            make_rollout=lambda version: workshop.rollout(loaded.policy("rl", rl.temperature, version)),
+            pick_tasks=pick,
+            observe=lambda groups: _observe(weights, groups) if weights else None,
+            curriculum_state=lambda: dict(weights.state()) if weights else {},
+            load_curriculum=lambda state: weights.load(state) if weights else None,
+            validate=validate,
+            report=_line_reporter(workshop, stage),
+        ),
+    )
+    return {"updates": updates}
+
+
+def _observe(weights: TaskWeights, groups: Sequence[TrajectoryGroup]) -> None:
+    for group in groups:
+        scored: list[Trajectory] = [t for t in group.trajectories if t.success is not None]
+        weights.observe(group.task.id, sum(bool(t.success) for t in scored), len(scored))
+
+
+def _line_reporter(workshop: Workshop, stage: str) -> Report:
+    started = time.perf_counter()
+    first: list[int] = []
+
+    def report(update: int, total: int, metrics: dict[str, float]) -> None:
+        first.append(update)
+        done = update - first[0] + 1
+        shown = {
+            "success": metrics.get("success/mean"),
+            "reward": metrics.get("reward/mean"),
+            "turns": metrics.get("turns/mean"),
+            "entropy": metrics.get("policy/entropy"),
+            "kl": metrics.get("policy/kl_reference"),
+            "no spread": metrics.get("groups/zero_spread"),
+            "validation": metrics.get("validation/success"),
+        }
+        text = " · ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)
+        speed = (
+            f"{metrics['tokens_per_second/rollout']:,.0f} tok/s rollout, "
+            f"{metrics['tokens_per_second/update']:,.0f} update"
+        )
+        left = time_left(done, total - first[0] + 1, started)
+        workshop.reporter.line(f"  {stage} {update}/{total} {text} · {speed} · {left} left")
+
+    return report

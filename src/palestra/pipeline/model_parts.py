@@ -1,0 +1,73 @@
+"""Loading and wrapping the policy of a stage: model, template, engine, learner.
+
+The one file of the pipeline besides ``learning`` that needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palestra.errors import ConfigError
+from palestra.pipeline.config import RunConfig
+from palestra.policy import SamplingParams, TokenPolicy
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.local import LocalEngine
+from palestra.policy.nano import load_nano, load_policy
+from palestra.store import RunFolder
+from palestra.training import Learner, newest_checkpoint
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A model with its template and an engine over the same weights."""
+
+    model: Any
+    template: RoleTokenTemplate
+    engine: LocalEngine
+    config: RunConfig
+
+    def policy(self, name: str, temperature: float, version: int = 0) -> TokenPolicy:
+        """The policy at a temperature; 0 is greedy."""
+        section = self.config.policy
+        params = SamplingParams(max_tokens=section.action_tokens, temperature=temperature)
+        return TokenPolicy(name, self.template, self.engine, params, section.context_tokens, version)
+
+    def learner(self) -> Learner:
+        """A fresh optimiser over the model."""
+        rl = self.config.rl
+        return Learner(self.model, max_gradient_norm=rl.max_gradient_norm, temperature=rl.temperature)
+
+
+def load_start(config: RunConfig) -> LoadedPolicy:
+    """The policy a run starts from: the shipped nano base, or a folder of weights."""
+    torch.set_num_threads(config.policy.threads)
+    name = config.policy.model
+    model, template = load_nano() if name == "nano" else load_policy(Path(name))
+    return _wrap(model, template, config)
+
+
+def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
+    """The policy as a finished stage left it.
+
+    Raises:
+        ConfigError: the stage has no checkpoint.
+    """
+    torch.set_num_threads(config.policy.threads)
+    newest = newest_checkpoint(run.path / "checkpoints" / stage)
+    if newest is None:
+        raise ConfigError(f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one")
+    return _wrap(*load_policy(newest), config)
+
+
+def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig) -> LoadedPolicy:
+    engine = LocalEngine(
+        model,
+        template.end_id,
+        slots=config.rollout.concurrency,
+        context_tokens=config.policy.context_tokens,
+    )
+    return LoadedPolicy(model, template, engine, config)

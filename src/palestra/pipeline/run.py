@@ -1,0 +1,73 @@
+"""The pipeline: collect, sft, gate, rl, mine, evaluate, report; resumable between and inside stages.
+
+A finished stage leaves a marker with its result and is not repeated. An interrupted one starts again from
+what it left on disk and comes to the same end, because nothing random depends on when it ran.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palestra.errors import ConfigError
+from palestra.pipeline.collecting import collect
+from palestra.pipeline.config import RunConfig
+from palestra.pipeline.examination import evaluate
+from palestra.pipeline.learning import cold_start, gate, mine, reinforce
+from palestra.pipeline.progress import Reporter
+from palestra.pipeline.workshop import Stage, Workshop
+from palestra.store import RunFolder
+
+STAGES: Mapping[str, Stage] = {
+    "collect": collect,
+    "sft": cold_start,
+    "gate": gate,
+    "rl": reinforce,
+    "mine": mine,
+    "evaluate": evaluate,
+}
+"""In the order in which they run."""
+
+
+def create_run(path: Path, config_text: str, config: RunConfig, command: str) -> RunFolder:
+    """A new run folder for ``config``."""
+    return RunFolder.create(path, config_text=config_text, resolved=config.model_dump(), command=command)
+
+
+def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
+    """An existing run with the configuration it was started with."""
+    run = RunFolder.open(path)
+    return run, RunConfig.model_validate(run.resolved())
+
+
+def run_pipeline(
+    run: RunFolder, config: RunConfig, reporter: Reporter, stages: Sequence[str] = tuple(STAGES)
+) -> None:
+    """Execute ``stages`` that have not finished, in order.
+
+    Raises:
+        GateFailed: a stage refuses to go on; what to do is in the message.
+        UnsolvableTask: the world's oracle does not satisfy its verifier.
+    """
+    unknown = [name for name in stages if name not in STAGES]
+    if unknown:
+        raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
+    workshop = Workshop(run, config, reporter)
+    if any(run.stage_result(name) is None for name in stages):
+        workshop.preflight()
+    for number, name in enumerate(stages, start=1):
+        if run.stage_result(name) is not None:
+            reporter.line(f"[bold]{name}[/] ({number}/{len(stages)}) is finished already")
+            continue
+        reporter.line(f"[bold]{name}[/] ({number}/{len(stages)})")
+        started = time.perf_counter()
+        result: dict[str, Any] = STAGES[name](workshop)
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": peak})
+        reporter.line(f"  {name} took {seconds:.0f} s")
+
+

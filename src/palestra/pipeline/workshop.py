@@ -1,0 +1,124 @@
+"""What the stages of a run share: its folder, configuration, worlds, tasks, rubric and reporting.
+
+Stages talk through the run folder only; this object holds no results, so any stage can be the first one
+a resumed process executes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from palestra.envs import ToolEnv, make_env, run_oracle
+from palestra.errors import ConfigError
+from palestra.pipeline.config import RunConfig
+from palestra.pipeline.progress import Reporter
+from palestra.policy import Policy
+from palestra.rewards import Rubric
+from palestra.rollout import Limits, Rollout, collect_groups
+from palestra.store import RunFolder
+from palestra.tasks import GeneratedTasks, TaskWeights
+from palestra.types import Split, Task, TrajectoryGroup
+
+PREFLIGHT_TASKS = 8
+"""Tasks whose oracle must succeed before a run starts."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The shared parts of one run."""
+
+    run: RunFolder
+    config: RunConfig
+    reporter: Reporter
+
+    def make_world(self) -> ToolEnv[Any]:
+        """A fresh world as configured."""
+        world = self.config.world
+        options: dict[str, Any] = {"action_format": world.action_format}
+        if world.difficulty is not None:
+            options["difficulty"] = world.difficulty
+        made = make_env(world.name, **options)
+        if not isinstance(made, ToolEnv):
+            raise ConfigError(f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle")
+        return made
+
+    @cached_property
+    def tasks(self) -> GeneratedTasks:
+        """The world's task source."""
+        return GeneratedTasks(self.make_world().make_task)
+
+    @cached_property
+    def rubric(self) -> Rubric:
+        """The configured reward."""
+        section = self.config.rubric
+        return Rubric(section.weights, allow_uneven_scales=section.allow_uneven_scales)
+
+    def rollout(self, policy: Policy) -> Rollout:
+        """How ``policy`` is played in this run."""
+        section = self.config.rollout
+        limits = Limits(
+            max_turns=section.max_turns,
+            max_action_tokens=section.max_action_tokens,
+            max_repeats=section.max_repeats,
+            max_seconds=section.max_seconds,
+        )
+        return Rollout(self.make_world, policy, self.rubric, limits, concurrency=section.concurrency)
+
+    def play(
+        self, policy: Policy, tasks: Sequence[Task], attempts: int, *, stage: str, seed: int = 0
+    ) -> list[TrajectoryGroup]:
+        """Play with a progress bar; the seed is the run's, shifted by ``seed``."""
+        with self.reporter.bar(stage, len(tasks) * attempts, "episodes") as bar:
+            return collect_groups(
+                self.rollout(policy),
+                tasks,
+                attempts,
+                stage=stage,
+                seed=self.config.seed * 1_000_003 + seed,
+                progress=lambda trajectory: bar.advance(trajectory.stop_reason),
+            )
+
+    def train_tasks(self, count: int, purpose: str) -> list[Task]:
+        """Training tasks drawn for a purpose, the same each time."""
+        return self.tasks.sample("train", count, random.Random(f"tasks:{self.config.seed}:{purpose}"))
+
+    def draw_weighted(self, weights: TaskWeights, count: int, purpose: str) -> list[Task]:
+        """Different tasks drawn by weight for a purpose."""
+        rng = random.Random(f"draw:{self.config.seed}:{purpose}")
+        drawn: dict[str, Task] = {}
+        while len(drawn) < min(count, weights.size):
+            task = weights.next(rng)
+            drawn[task.id] = task
+        return list(drawn.values())
+
+    def held_out_tasks(self, split: Split, count: int) -> list[Task]:
+        """The first tasks of a split that are no copies of a training task used so far."""
+        return self.tasks.take(split, count, exclude=self._trained_on())
+
+    def preflight(self) -> None:
+        """Refuse a run that cannot learn, before anything is spent.
+
+        Raises:
+            UnsolvableTask: the verifier is false for the oracle's own solution; names the task.
+            WorldError: the world has no oracle to make a teacher of.
+        """
+        world = self.make_world()
+        for task in self.tasks.take("train", PREFLIGHT_TASKS):
+            run_oracle(world, task)
+        _ = self.rubric
+
+    def _trained_on(self) -> set[str]:
+        return {
+            group.task.content_hash
+            for stage in self.run.trajectory_stages()
+            if not stage.startswith(("eval", "gate", "validation"))
+            for group in self.run.read_groups(stage)
+        }
+
+
+Stage = Callable[[Workshop], dict[str, Any]]
+"""A stage reads and writes the run folder and returns a small result."""

@@ -1,0 +1,162 @@
+"""One episode: a policy and a world take turns until exactly one stop reason holds.
+
+Nothing that goes wrong inside the world escapes: a raising world makes the trajectory an ``env_error``
+with its traceback, which is never scored and never trained on. The caller's mistakes (a wrong
+configuration, a disk that is full) do escape, because they are not the episode's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from palestra.errors import PalestraError
+from palestra.policy import Conversation, Policy
+from palestra.rollout.limits import Limits
+from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
+
+_FACT_NAMES = tuple(field.name for field in dataclasses.fields(Facts))
+
+
+class World(Protocol):
+    """What a rollout needs of an environment: gymnasium's three verbs and a system prompt."""
+
+    @property
+    def system_prompt(self) -> str:
+        """Policy, tools and action format for the current task."""
+
+    @property
+    def milestones(self) -> Mapping[str, Any]:
+        """The milestones by name."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start ``options["task"]``."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+
+    def close(self) -> None:
+        """Let resources go."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeKey:
+    """Which attempt this is: names it and seeds its samples."""
+
+    id: str
+    """Unique in the run."""
+    seed: int
+    """Seeds the policy's samples; differs between attempts. The world is seeded by the task."""
+
+
+async def run_episode(world: World, task: Task, policy: Policy, limits: Limits, key: EpisodeKey) -> Trajectory:
+    """Play ``task`` once and return its record; the world is closed afterwards."""
+    started = time.perf_counter()
+    record = _Record()
+    conversation: Conversation | None = None
+    try:
+        prompt_text, _ = world.reset(seed=task.seed, options={"task": task})
+        record.prompt = (Message("system", world.system_prompt), Message("user", prompt_text))
+        conversation = policy.open(record.prompt, world, key.seed, key.id)
+        record.prompt_ids = conversation.prompt_ids
+        record.stop = await _take_turns(world, conversation, limits, record, started)
+    except PalestraError:
+        raise
+    except Exception:
+        record.stop, record.error = StopReason.env_error, traceback.format_exc()
+    finally:
+        if conversation is not None:
+            conversation.close()
+        _close(world)
+    failed = record.stop is StopReason.env_error
+    return Trajectory(
+        id=key.id,
+        task=task,
+        prompt=record.prompt,
+        turns=tuple(record.turns),
+        stop_reason=record.stop,
+        success=None if failed else bool(record.turns) and record.turns[-1].facts.success,
+        policy=policy.name,
+        policy_version=policy.version,
+        prompt_ids=record.prompt_ids,
+        milestones=tuple(world.milestones),
+        error=record.error,
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Record:
+    """What has happened so far."""
+
+    def __init__(self) -> None:
+        self.prompt: tuple[Message, ...] = ()
+        self.prompt_ids: tuple[int, ...] = ()
+        self.turns: list[Turn] = []
+        self.stop = StopReason.env_error
+        self.error: str | None = None
+
+
+async def _take_turns(
+    world: World, conversation: Conversation, limits: Limits, record: _Record, started: float
+) -> StopReason:
+    while True:
+        stop = _limit_reached(conversation, limits, record, started)
+        if stop is not None:
+            return stop
+        sampled = await conversation.act()
+        observation, reward, terminated, truncated, info = world.step(Action(sampled.text, sampled.finish_reason))
+        turn = Turn(
+            action=sampled.text,
+            observation=observation,
+            facts=_facts(info, terminated, reward),
+            finish_reason=sampled.finish_reason,
+            env_reward=float(reward),
+            action_ids=sampled.ids,
+            sampled_logprobs=sampled.logprobs,
+        )
+        if not (terminated or truncated):
+            turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation))
+        record.turns.append(turn)
+        if terminated:
+            return StopReason.terminated
+        if truncated:
+            return StopReason.max_turns
+
+
+def _limit_reached(
+    conversation: Conversation, limits: Limits, record: _Record, started: float
+) -> StopReason | None:
+    """The limit that forbids another turn, if any."""
+    turns = record.turns
+    if len(turns) >= limits.max_turns:
+        return StopReason.max_turns
+    recent = turns[-limits.max_repeats :]
+    if len(recent) == limits.max_repeats and all(turn.facts.repeated for turn in recent):
+        return StopReason.repeated_action
+    if sum(len(turn.action_ids) for turn in turns) >= limits.max_action_tokens:
+        return StopReason.max_tokens
+    room = conversation.room()
+    if room is not None and room < 0:
+        return StopReason.context_full
+    if time.perf_counter() - started > limits.max_seconds:
+        return StopReason.timeout
+    return None
+
+
+def _facts(info: Mapping[str, Any], terminated: bool, reward: float) -> Facts:
+    """The turn's facts; a world that reports none gets success from its reward on termination."""
+    known = {name: info[name] for name in _FACT_NAMES if name in info}
+    known.setdefault("success", terminated and reward > 0)
+    return Facts(**known)
+
+
+def _close(world: World) -> None:
+    """A world that fails to close has finished its episode all the same."""
+    try:
+        world.close()
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)

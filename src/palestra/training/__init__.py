@@ -1,0 +1,50 @@
+"""Learning: advantages, losses, segments and batches, the learner, imitation, and the online loop."""
+
+from palestra.training.advantages import group_zscore, has_spread
+from palestra.training.algorithms import ALGORITHMS, Algorithm
+from palestra.training.batch import MicroBatch, make_micro_batches
+from palestra.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palestra.training.learner import Learner
+from palestra.training.loop import LoopParts, LoopSettings, advantage_segments, train_online
+from palestra.training.losses import (
+    LossFunction,
+    TokenTerms,
+    clipped_policy_loss,
+    entropy,
+    imitation_loss,
+    k3,
+)
+from palestra.training.metrics import summarize_groups
+from palestra.training.muon import Muon
+from palestra.training.segments import make_segment, tokenize_trajectory
+from palestra.training.sft import SftSettings, imitate, supervised_share
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Learner",
+    "LoopParts",
+    "LoopSettings",
+    "LossFunction",
+    "MicroBatch",
+    "Muon",
+    "SftSettings",
+    "TokenTerms",
+    "advantage_segments",
+    "clipped_policy_loss",
+    "entropy",
+    "group_zscore",
+    "has_spread",
+    "imitate",
+    "imitation_loss",
+    "k3",
+    "load_checkpoint",
+    "make_micro_batches",
+    "make_segment",
+    "newest_checkpoint",
+    "save_checkpoint",
+    "summarize_groups",
+    "supervised_share",
+    "tokenize_trajectory",
+    "train_online",
+]

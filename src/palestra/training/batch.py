@@ -1,0 +1,94 @@
+"""Segments to tensors: length-bucketed micro-batches under a token budget.
+
+Rows of similar length share a micro-batch, so little is padded. Padding is on the right, behind
+everything a causal model looks at, hence no attention mask is needed; which logits count follows from
+the segment's own mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from palestra.errors import ConfigError
+from palestra.types import Segment
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A few rows, and the action tokens in them as flat vectors."""
+
+    ids: Tensor
+    """(rows, tokens), right-padded."""
+    rows: Tensor
+    """(action tokens,) row of each action token."""
+    before: Tensor
+    """(action tokens,) position whose logits predict it."""
+    targets: Tensor
+    """(action tokens,) the ids themselves."""
+    sampled_logprobs: Tensor
+    """(action tokens,)"""
+    advantages: Tensor
+    """(action tokens,)"""
+    indices: tuple[int, ...]
+    """Which of the given segments the rows are."""
+
+
+def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int = 0) -> list[MicroBatch]:
+    """Bucket ``segments`` by length; no micro-batch exceeds ``max_tokens`` padded tokens but for a lone row.
+
+    Raises:
+        ConfigError: a segment's sequences differ in length, or its first token is an action.
+    """
+    for segment in segments:
+        _check(segment)
+    order = sorted(range(len(segments)), key=lambda index: (-len(segments[index].ids), index))
+    batches: list[MicroBatch] = []
+    start = 0
+    while start < len(order):
+        width = len(segments[order[start]].ids)
+        count = max(1, max_tokens // width)
+        batches.append(_tensors(segments, order[start : start + count], pad_id))
+        start += count
+    return batches
+
+
+def _check(segment: Segment) -> None:
+    lengths = {
+        "ids": len(segment.ids),
+        "action_mask": len(segment.action_mask),
+        "sampled_logprobs": len(segment.sampled_logprobs),
+        "advantages": len(segment.advantages),
+    }
+    if len(set(lengths.values())) != 1:
+        raise ConfigError(f"segment of {segment.trajectory_id}: lengths differ: {lengths}")
+    if segment.action_mask[:1] == (True,):
+        raise ConfigError(f"segment of {segment.trajectory_id}: nothing comes before its first action")
+
+
+def _tensors(segments: Sequence[Segment], indices: Sequence[int], pad_id: int) -> MicroBatch:
+    width = len(segments[indices[0]].ids)
+    ids = torch.full((len(indices), width), pad_id)
+    rows, positions, logprobs, advantages = [], [], [], []
+    for row, index in enumerate(indices):
+        segment = segments[index]
+        ids[row, : len(segment.ids)] = torch.tensor(segment.ids)
+        for position, trained in enumerate(segment.action_mask):
+            if trained:
+                rows.append(row)
+                positions.append(position)
+                logprobs.append(segment.sampled_logprobs[position])
+                advantages.append(segment.advantages[position])
+    at_row, at = torch.tensor(rows, dtype=torch.long), torch.tensor(positions, dtype=torch.long)
+    return MicroBatch(
+        ids=ids,
+        rows=at_row,
+        before=at - 1,
+        targets=ids[at_row, at],
+        sampled_logprobs=torch.tensor(logprobs),
+        advantages=torch.tensor(advantages),
+        indices=tuple(indices),
+    )

@@ -1,0 +1,90 @@
+"""Checkpoints: everything from which training goes on as if it had never stopped.
+
+A folder holds the weights and the optimiser's state as safetensors and the rest (update count,
+curriculum, policy version) as JSON; nothing is pickled. It is filled aside and renamed, so a folder that
+exists is whole. No generator state is needed: every random choice is a function of the run's seed and the
+update's number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from palestra.errors import StoreError
+from palestra.policy.nano import save_policy
+from palestra.store import write_folder
+from palestra.training.learner import Learner
+
+
+def save_checkpoint(folder: Path, learner: Learner, template: Any, state: Mapping[str, Any]) -> None:
+    """Write weights, optimiser and ``state`` (plain JSON values) as ``folder``, whole or not at all.
+
+    Raises:
+        StoreError: the folder could not be written; an earlier one is intact.
+    """
+
+    def fill(target: Path) -> None:
+        save_policy(target, learner.model, template)
+        save_file(_optimizer_tensors(learner), target / "optimizer.safetensors")
+        (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    write_folder(folder, fill)
+
+
+def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
+    """Put a checkpoint's weights and optimiser into ``learner`` and return its state.
+
+    Raises:
+        StoreError: the folder is missing, torn, or of another model.
+    """
+    try:
+        weights = load_file(folder / "model.safetensors")
+        tensors = load_file(folder / "optimizer.safetensors")
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        _load_weights(learner.model, weights)
+    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+        raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
+    _restore_optimizer(learner, tensors)
+    return state
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint ``step-N`` with the largest N, if any."""
+    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
+    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+
+
+def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = {name for name in missing if name.startswith("lm_head")}
+    if set(missing) - tied or unexpected:
+        raise RuntimeError(f"weights do not fit: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+    model.tie_weights()
+
+
+def _optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Optimiser state by parameter index: ``3.exp_avg``."""
+    states = learner.optimizer.state_dict()["state"]
+    return {
+        f"{index}.{name}": value.detach().clone().contiguous()
+        for index, values in states.items()
+        for name, value in values.items()
+    }
+
+
+def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        states.setdefault(int(index), {})[name] = value
+    whole = learner.optimizer.state_dict()
+    learner.optimizer.load_state_dict({"state": states, "param_groups": whole["param_groups"]})
+
+

@@ -1,0 +1,110 @@
+"""The learner: segments and a loss function in, one optimiser step and metrics out.
+
+It knows no algorithm by name. The loss is the sum over action tokens divided by the *global* count of
+action tokens, so the gradient does not depend on how rows fall into micro-batches. Logits are computed at
+action positions only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palestra.errors import ConfigError
+from palestra.training.batch import MicroBatch, make_micro_batches
+from palestra.training.losses import LossFunction, TokenTerms, entropy
+from palestra.types import Segment
+
+
+class Learner:
+    """Owns the weights being trained and their optimiser."""
+
+    def __init__(
+        self, model: Any, *, max_gradient_norm: float = 1.0, micro_batch_tokens: int = 8192, temperature: float = 1.0
+    ) -> None:
+        """Train ``model`` with AdamW.
+
+        Args:
+            model: a transformers causal language model.
+            max_gradient_norm: gradients are scaled down to this norm.
+            micro_batch_tokens: padded tokens per forward pass; bounds memory.
+            temperature: of the sampler, so that log-probabilities are those of the same distribution.
+        """
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        self._max_norm, self._micro_batch_tokens, self._temperature = (
+            max_gradient_norm,
+            micro_batch_tokens,
+            temperature,
+        )
+
+    def update(
+        self, segments: Sequence[Segment], loss: LossFunction, learning_rate: float, reference: Any = None
+    ) -> dict[str, float]:
+        """One optimiser step on all of ``segments``.
+
+        Args:
+            segments: rows with at least one action token among them.
+            loss: summed over tokens.
+            learning_rate: of this step.
+            reference: frozen model for ``reference_logprobs``; None to leave them out.
+
+        Returns:
+            Token means of the loss's metrics, ``loss/total``, ``gradient/norm`` and token counts.
+
+        Raises:
+            ConfigError: nothing to train on.
+            FloatingPointError: the gradient is not finite; the weights are left as they were.
+        """
+        count = sum(sum(segment.action_mask) for segment in segments)
+        if count == 0:
+            raise ConfigError("no action token in the batch: every label is masked, so nothing can be learned")
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {}
+        for batch in make_micro_batches(segments, self._micro_batch_tokens):
+            terms = self._terms(batch, reference)
+            total, metrics = loss(terms)
+            (total / count).backward()
+            for name, value in {"loss/total": total.detach(), **metrics}.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm))
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise FloatingPointError(f"gradient norm is {norm}; the update was not applied")
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
+        self.model.eval()
+        means = {name: value / count for name, value in sums.items()}
+        return means | {"gradient/norm": norm, "tokens/trained": float(count), "learning_rate": learning_rate}
+
+    def _terms(self, batch: MicroBatch, reference: Any) -> TokenTerms:
+        logits = action_logits(self.model, batch) / self._temperature
+        reference_logprobs = None
+        if reference is not None:
+            with torch.no_grad():
+                reference_logits = action_logits(reference, batch) / self._temperature
+                reference_logprobs = token_logprobs(reference_logits, batch.targets)
+        return TokenTerms(
+            policy_logprobs=token_logprobs(logits, batch.targets),
+            sampled_logprobs=batch.sampled_logprobs,
+            reference_logprobs=reference_logprobs,
+            advantages=batch.advantages,
+            entropy=entropy(logits),
+        )
+
+
+def action_logits(model: Any, batch: MicroBatch) -> Tensor:
+    """(action tokens, vocabulary) float32 logits that predict each action token."""
+    hidden = model.base_model(input_ids=batch.ids, use_cache=False)[0]
+    logits: Tensor = model.get_output_embeddings()(hidden[batch.rows, batch.before])
+    return logits.float()
+
+
+def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
+    """(tokens,) log-probabilities of ``targets`` under (tokens, vocabulary) ``logits``."""
+    return torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0]

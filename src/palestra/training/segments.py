@@ -1,0 +1,54 @@
+"""Trajectories to token rows: the one place where masks are made.
+
+A row is ``prompt + action + observation + action ...`` exactly as sampled and rendered; the mask follows
+from the lengths of those pieces and from nothing else. An end token that nobody sampled belongs to the
+observation, so it is never trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from palestra.errors import ConfigError
+from palestra.policy import ChatTemplate
+from palestra.types import Message, Segment, Trajectory, Turn
+
+
+def make_segment(trajectory: Trajectory, advantage: float) -> Segment:
+    """The token row of an append-only episode, its advantage on every action token.
+
+    Raises:
+        ConfigError: a turn has no sampled ids, or not one log-probability per id.
+    """
+    ids, mask, logprobs = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids), []
+    logprobs = [0.0] * len(ids)
+    for index, turn in enumerate(trajectory.turns):
+        if not turn.action_ids or len(turn.action_ids) != len(turn.sampled_logprobs):
+            raise ConfigError(
+                f"{trajectory.id} turn {index}: {len(turn.action_ids)} action ids and "
+                f"{len(turn.sampled_logprobs)} log-probabilities. Only episodes of a policy that samples "
+                "tokens can be trained on; tokenize_trajectory() makes rows of scripted ones."
+            )
+        ids += turn.action_ids + turn.observation_ids
+        mask += [True] * len(turn.action_ids) + [False] * len(turn.observation_ids)
+        logprobs += [*turn.sampled_logprobs, *(0.0 for _ in turn.observation_ids)]
+    advantages = tuple(advantage if trained else 0.0 for trained in mask)
+    return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), advantages)
+
+
+def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Trajectory:
+    """A scripted episode with the ids a policy would have had: actions encoded with their end token.
+
+    Log-probabilities are 0.0: nobody sampled these ids, and imitation does not read them.
+    """
+    prompt = tuple(template.render(trajectory.prompt))
+    turns = tuple(_tokenize_turn(turn, template, turn is trajectory.turns[-1]) for turn in trajectory.turns)
+    return replace(trajectory, prompt_ids=prompt, turns=turns)
+
+
+def _tokenize_turn(turn: Turn, template: ChatTemplate, is_last: bool) -> Turn:
+    action = (*template.encode(turn.action), template.end_id)
+    observation = () if is_last else tuple(template.render([Message("tool", turn.observation)]))
+    return replace(
+        turn, action_ids=action, sampled_logprobs=(0.0,) * len(action), observation_ids=observation
+    )
