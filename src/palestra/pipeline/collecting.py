@@ -40,7 +40,9 @@ def collect(workshop: Workshop) -> dict[str, Any]:
     attempts = [trajectory for group in groups for trajectory in group.trajectories]
     count = sum(len(group.trajectories) for group in kept)
     successes = sum(bool(trajectory.success) for trajectory in attempts)
-    workshop.reporter.line(f"  kept {count} demonstrations of {successes} successes in {len(attempts)} attempts")
+    workshop.reporter.line(
+        f"  kept {count} demonstrations of {successes} successes in {len(attempts)} attempts"
+    )
     return {"attempts": len(attempts), "successes": successes, "demonstrations": count}
 
 

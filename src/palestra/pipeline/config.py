@@ -1,8 +1,8 @@
 """The configuration of a run: one YAML file, checked before anything starts.
 
-Every stage has its own small frozen model; an unknown key is refused with the nearest known name. The defaults
-are those of the quickstart: the nano policy on two CPU cores. What a larger policy needs differently is
-said in the field's description.
+Every stage has its own small frozen model; an unknown key is refused with the nearest known name. The
+defaults are those of the quickstart: the nano policy on two CPU cores. What a larger policy needs
+differently is said in the field's description.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class RubricConfig(_Section):
     """How reward parts are weighed."""
 
     weights: dict[str, float] = Field(
-        default_factory=lambda: dict(DEFAULT_WEIGHTS), description="Weight per part; 0 records without counting."
+        default_factory=lambda: dict(DEFAULT_WEIGHTS),
+        description="Weight per part; 0 records without counting.",
     )
     allow_uneven_scales: bool = Field(False, description="Accept scales that differ by more than 10 times.")
 

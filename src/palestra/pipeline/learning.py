@@ -43,15 +43,19 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     workshop.reporter.line(f"  {len(segments)} demonstrations, {share:.0%} of their tokens are trained on")
     workshop.run.keep_metrics(lambda row: row.get("stage") != "sft")
     learner = loaded.learner()
-    settings = SftSettings(section.epochs, section.rows_per_update, section.learning_rate, workshop.config.seed)
-    started = time.perf_counter()
+    settings = SftSettings(
+        section.epochs, section.rows_per_update, section.learning_rate, workshop.config.seed
+    )
+    started, tokens = time.perf_counter(), 0.0
 
     def report(update: int, total: int, metrics: dict[str, float]) -> None:
+        nonlocal tokens
+        tokens += metrics["tokens/trained"]
         workshop.run.append_metrics({"stage": "sft", "update": update, **metrics})
         if update % max(total // 6, 1) == 0 or update == total:
-            rate = metrics["tokens/trained"] * update / (time.perf_counter() - started)
+            rate = tokens / (time.perf_counter() - started)
             workshop.reporter.line(
-                f"  sft {update}/{total} loss {metrics['loss/sft']:.3f} · about {rate:,.0f} action tokens/s · "
+                f"  sft {update}/{total} loss {metrics['loss/sft']:.3f} · {rate:,.0f} action tokens/s · "
                 f"{time_left(update, total, started)} left"
             )
 
@@ -73,22 +77,26 @@ def gate(workshop: Workshop) -> dict[str, Any]:
     size = config.rl.group_size
     reached = [pass_at_k(size, sum(bool(t.success) for t in group.trajectories), size) for group in groups]
     at_size = sum(value or 0.0 for value in reached) / len(reached)
-    compliance = report.format_compliance or 0.0
+    compliance, success = report.format_compliance or 0.0, report.success or 0.0
     workshop.reporter.line(
-        f"  format compliance {compliance:.1%}, success at 1 {report.success or 0.0:.1%}, at {size} {at_size:.1%}"
+        f"  format compliance {compliance:.1%}, success at 1 {success:.1%}, at {size} {at_size:.1%}"
     )
-    if compliance < config.gate.min_format_compliance:
+    _refuse_unready(compliance, config.gate.min_format_compliance, at_size, size, len(tasks))
+    return {"format_compliance": compliance, "success_at_1": success, f"success_at_{size}": at_size}
+
+
+def _refuse_unready(compliance: float, needed: float, at_size: float, size: int, tasks: int) -> None:
+    if compliance < needed:
         raise GateFailed(
-            f"Format compliance is {compliance:.1%}, under {config.gate.min_format_compliance:.0%}: reinforcement "
-            "learning would mostly see errors. Fix the data first: more demonstrations (collect.tasks), another "
-            "epoch (sft.epochs), or look at what it writes in trajectories/gate with `palestra report`."
+            f"Format compliance is {compliance:.1%}, under {needed:.0%}: reinforcement learning would mostly "
+            "see errors. Fix the data first: more demonstrations (collect.tasks), another epoch (sft.epochs), "
+            "or look at what the policy writes: the attempts are in trajectories/gate of the run."
         )
     if at_size == 0.0:
         raise GateFailed(
-            f"No attempt out of {size} succeeds on any of {len(tasks)} validation tasks, so every group would be "
+            f"No attempt out of {size} succeeds on any of {tasks} validation tasks, so every group would be "
             "without spread. Collect more demonstrations or start at a lower world.difficulty."
         )
-    return {"format_compliance": compliance, "success_at_1": report.success, f"success_at_{size}": at_size}
 
 
 def reinforce(workshop: Workshop) -> dict[str, Any]:
@@ -111,7 +119,11 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         pool = workshop.train_tasks(config.mine.tasks, stage)
         weights = TaskWeights(pool)
         measured = workshop.play(
-            loaded.policy("rl", config.rl.temperature), pool, config.mine.attempts, stage=f"{stage}-pool", seed=2
+            loaded.policy("rl", config.rl.temperature),
+            pool,
+            config.mine.attempts,
+            stage=f"{stage}-pool",
+            seed=2,
         )
         workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
         _observe(weights, measured)
@@ -121,7 +133,9 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         def pick(update: int, weights: TaskWeights = weights, stage: str = stage) -> list[Task]:
             return workshop.draw_weighted(weights, config.rl.tasks_per_update, f"{stage}:{update}")
 
-        result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {"hard_tasks": hard}
+        result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {
+            "hard_tasks": hard
+        }
         before = stage
     return result
 

@@ -77,7 +77,9 @@ def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: s
         field = model.model_fields.get(str(key))
         if field is None:
             near = difflib.get_close_matches(str(key), model.model_fields, n=1)
-            hint = f" Did you mean {prefix}{near[0]}?" if near else f" Known: {', '.join(model.model_fields)}."
+            hint = (
+                f" Did you mean {prefix}{near[0]}?" if near else f" Known: {', '.join(model.model_fields)}."
+            )
             raise ConfigError(f"There is no configuration key {prefix}{key}.{hint}")
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):

@@ -59,7 +59,9 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
     torch.set_num_threads(config.policy.threads)
     newest = newest_checkpoint(run.path / "checkpoints" / stage)
     if newest is None:
-        raise ConfigError(f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one")
+        raise ConfigError(
+            f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
+        )
     return _wrap(*load_policy(newest), config)
 
 

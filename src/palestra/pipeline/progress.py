@@ -60,7 +60,9 @@ class Reporter:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        progress = Progress(
+            *columns, console=self.console, transient=True, disable=not self.console.is_terminal
+        )
         with progress:
             bar = Bar(progress, progress.add_task(name, total=total, note=""), unit)
             yield bar

@@ -69,5 +69,3 @@ def run_pipeline(
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": peak})
         reporter.line(f"  {name} took {seconds:.0f} s")
-
-

@@ -43,7 +43,9 @@ class Workshop:
             options["difficulty"] = world.difficulty
         made = make_env(world.name, **options)
         if not isinstance(made, ToolEnv):
-            raise ConfigError(f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle")
+            raise ConfigError(
+                f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle"
+            )
         return made
 
     @cached_property

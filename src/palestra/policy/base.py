@@ -51,8 +51,9 @@ class Conversation(Protocol):
 class Policy(Protocol):
     """What acts in episodes."""
 
-    name: str
-    """Recorded in trajectories: ``oracle``, ``teacher``, ``sft``, ``rl`` ..."""
+    @property
+    def name(self) -> str:
+        """Recorded in trajectories: ``oracle``, ``teacher``, ``sft``, ``rl`` ..."""
 
     @property
     def version(self) -> int:

@@ -37,7 +37,9 @@ def _conv_forward(
     gate_in, gate_out, x = self.in_proj(hidden_states).chunk(3, dim=-1)
     gated = gate_in * x
     reach = self.conv_kernel_size - 1
-    padded = F.pad(gated, (0, 0, reach, 0)) if cache is None else cache.extend_conv(gated, self.layer_idx, reach)
+    padded = (
+        F.pad(gated, (0, 0, reach, 0)) if cache is None else cache.extend_conv(gated, self.layer_idx, reach)
+    )
     weight, tokens = self.conv.weight[:, 0], hidden_states.shape[1]
     mixed = weight[:, reach] * gated
     for offset in range(reach):

@@ -111,7 +111,9 @@ class LocalEngine:
         except BaseException as error:
             for request in (*self._waiting, *self._running):
                 if not request.done.done():
-                    request.done.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                    request.done.set_exception(
+                        error if isinstance(error, Exception) else RuntimeError(repr(error))
+                    )
             self._waiting, self._running = [], []
             raise
 
@@ -126,7 +128,9 @@ class LocalEngine:
             request.slot = self._slots[request.session]
             admitted.append(request)
         if not admitted and not self._running and self._waiting:
-            raise ConfigError("every slot of the engine is held by an episode that samples nothing: release() them")
+            raise ConfigError(
+                "every slot of the engine is held by an episode that samples nothing: release() them"
+            )
         return admitted
 
     def _prefill(self, requests: list[_Request]) -> None:

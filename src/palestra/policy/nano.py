@@ -49,7 +49,15 @@ def train_tokenizer(texts: list[str], vocabulary_size: int) -> Tokenizer:
     return tokenizer
 
 
-def new_nano(vocabulary_size: int, *, hidden: int = 128, feed_forward: int = 256, layers: str = "caca", heads: int = 2, seed: int = 0) -> PreTrainedModel:
+def new_nano(
+    vocabulary_size: int,
+    *,
+    hidden: int = 128,
+    feed_forward: int = 256,
+    layers: str = "caca",
+    heads: int = 2,
+    seed: int = 0,
+) -> PreTrainedModel:
     """An untrained nano model; ``layers`` alternate convolution and attention, attention last."""
     config = Lfm2Config(
         vocab_size=vocabulary_size,
@@ -80,7 +88,9 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
         StoreError: a file is missing or unreadable.
     """
     if not (folder / "model.safetensors").is_file():
-        raise StoreError(f"No model.safetensors in {folder}. Name a folder that a training run or checkpoint wrote.")
+        raise StoreError(
+            f"No model.safetensors in {folder}. Name a folder that a training run or checkpoint wrote."
+        )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     use_cpu_kernels(model)
     model.eval()
@@ -89,7 +99,9 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
 
 def save_policy(folder: Path, model: PreTrainedModel, template: RoleTokenTemplate) -> None:
     """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
-    weights = {name: value.contiguous() for name, value in model.state_dict().items() if "lm_head" not in name}
+    weights = {
+        name: value.contiguous() for name, value in model.state_dict().items() if "lm_head" not in name
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(folder)
     template.save(folder / "tokenizer.json")

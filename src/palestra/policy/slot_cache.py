@@ -77,7 +77,9 @@ class SlotCache:
         """(rows, width, hidden) inputs with the ``reach`` ones before them, keeping each row's last."""
         padded = torch.cat([self._convs[layer_idx][self._rows], inputs], dim=1)
         last = self._counts[:, None] + torch.arange(reach, device=inputs.device)[None]
-        self._convs[layer_idx][self._rows] = padded.gather(1, last[:, :, None].expand(-1, -1, inputs.shape[2]))
+        self._convs[layer_idx][self._rows] = padded.gather(
+            1, last[:, :, None].expand(-1, -1, inputs.shape[2])
+        )
         return padded
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

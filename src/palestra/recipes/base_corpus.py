@@ -135,7 +135,9 @@ def dialogue(rng: random.Random) -> tuple[Message, ...]:
             update = record_text(rng, {key: known[key] for key in missing})
             last = messages.pop()
             messages.append(Message(last.role, f"{last.content}. {update}"))
-        messages.append(Message("assistant", action_text(name, {key: known[key] for key in schema[name]}, numeric)))
+        messages.append(
+            Message("assistant", action_text(name, {key: known[key] for key in schema[name]}, numeric))
+        )
         fresh = {key: value(rng) for key in rng.sample(keys, rng.randint(1, 3))}
         known.update(fresh)
         name, hint = _choose(rng, schema, fresh)
@@ -144,6 +146,6 @@ def dialogue(rng: random.Random) -> tuple[Message, ...]:
 
 
 def repetition(rng: random.Random, length: int, vocabulary: range) -> list[int]:
-    """A random span repeated to ``length``, its period drawn anew each time: on this copying is learned soonest."""
+    """A random span repeated to ``length``; on periods that vary, copying is learned soonest."""
     span = [rng.randrange(vocabulary.start, vocabulary.stop) for _ in range(rng.randint(3, 40))]
     return (span * (length // len(span) + 1))[:length]

@@ -2,8 +2,8 @@
 
 Rows are half random repetition (which teaches attention to copy) and half invented tool dialogues
 (which teach where to copy from and to). The loss counts every token, action tokens fully and the rest
-at a tenth. Everything follows from the seed. Expect repetition accuracy above 0.95 after a few hundred updates and most
-dialogue actions exact at the end; ``docs/nano.md`` holds the last curve.
+at a tenth. Everything follows from the seed. Expect repetition accuracy above 0.95 after a few hundred
+updates and most dialogue actions exact at the end; ``docs/nano.md`` holds the last curve.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def dialogue_row(rng: random.Random, template: RoleTokenTemplate, config: BaseCo
     return ids[: config.row_tokens], weights[: config.row_tokens]
 
 
-def training_rows(rng: random.Random, template: RoleTokenTemplate, config: BaseConfig, update: int) -> list[Row]:
+def training_rows(
+    rng: random.Random, template: RoleTokenTemplate, config: BaseConfig, update: int
+) -> list[Row]:
     """One update's rows: all repetition or all dialogue."""
     if update <= config.copy_updates or rng.random() < config.repetition_share:
         vocabulary = range(len(CONTROL_TOKENS), config.vocabulary_size)
@@ -124,7 +126,9 @@ def measure(model: nn.Module, template: RoleTokenTemplate, config: BaseConfig) -
 
 def _span_gap_span(rng: random.Random, vocabulary_size: int) -> list[int]:
     """75 ids: 25 at random, 25 others, the first 25 again."""
-    first, between = ([rng.randrange(len(CONTROL_TOKENS), vocabulary_size) for _ in range(25)] for _ in range(2))
+    first, between = (
+        [rng.randrange(len(CONTROL_TOKENS), vocabulary_size) for _ in range(25)] for _ in range(2)
+    )
     return first + between + first
 
 
@@ -173,19 +177,28 @@ def train_base(
             optimizer.param_groups[0]["lr"] = peak * factor
         loss = weighted_loss(model, *collate(training_rows(rng, template, config, update), template.pad_id))
         model.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
         if update % 200 == 0 or update == config.updates:
             seconds = time.perf_counter() - started
-            report({"update": update, "seconds": seconds, "loss": loss.item(), **measure(model, template, config)})
+            report(
+                {
+                    "update": update,
+                    "seconds": seconds,
+                    "loss": loss.item(),
+                    **measure(model, template, config),
+                }
+            )
     return model, template
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights")
     parser.add_argument("--updates", type=int, default=BaseConfig.updates)
     parser.add_argument("--seed", type=int, default=BaseConfig.seed)
@@ -200,7 +213,9 @@ def main() -> None:
     model, template = train_base(config, report)
     arguments.out.mkdir(parents=True, exist_ok=True)
     save_policy(arguments.out, model.half(), template)
-    (arguments.out / "curve.json").write_text(json.dumps({"config": asdict(config), "curve": curve}, indent=1))
+    (arguments.out / "curve.json").write_text(
+        json.dumps({"config": asdict(config), "curve": curve}, indent=1)
+    )
 
 
 if __name__ == "__main__":

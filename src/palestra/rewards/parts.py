@@ -49,9 +49,7 @@ def format_compliance(trajectory: Trajectory) -> Contributions | None:
     """Mean over turns of 1 for a strict valid action, 0.5 for a repaired one, 0 for an invalid one."""
     count = len(trajectory.turns)
     points = {"strict": 1.0, "repaired": 0.5, "error": 0.0}
-    return [
-        (points[turn.facts.parse_tier] if turn.facts.valid else 0.0) / count for turn in trajectory.turns
-    ]
+    return [(points[turn.facts.parse_tier] if turn.facts.valid else 0.0) / count for turn in trajectory.turns]
 
 
 def efficiency(trajectory: Trajectory) -> Contributions | None:

@@ -51,7 +51,9 @@ class Rubric:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"rubric: there is no reward part {name!r}.{hint} Parts: {', '.join(known)}.")
+                raise ConfigError(
+                    f"rubric: there is no reward part {name!r}.{hint} Parts: {', '.join(known)}."
+                )
         self.weights = dict(weights)
         self._parts = [known[name] for name in weights]
         scales = {part.name: abs(weights[part.name]) * (part.high - part.low) for part in self._parts}

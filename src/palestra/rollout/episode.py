@@ -33,7 +33,9 @@ class World(Protocol):
     def milestones(self) -> Mapping[str, Any]:
         """The milestones by name."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start ``options["task"]``."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -53,7 +55,9 @@ class EpisodeKey:
     """Seeds the policy's samples; differs between attempts. The world is seeded by the task."""
 
 
-async def run_episode(world: World, task: Task, policy: Policy, limits: Limits, key: EpisodeKey) -> Trajectory:
+async def run_episode(
+    world: World, task: Task, policy: Policy, limits: Limits, key: EpisodeKey
+) -> Trajectory:
     """Play ``task`` once and return its record; the world is closed afterwards."""
     started = time.perf_counter()
     record = _Record()
@@ -108,7 +112,9 @@ async def _take_turns(
         if stop is not None:
             return stop
         sampled = await conversation.act()
-        observation, reward, terminated, truncated, info = world.step(Action(sampled.text, sampled.finish_reason))
+        observation, reward, terminated, truncated, info = world.step(
+            Action(sampled.text, sampled.finish_reason)
+        )
         turn = Turn(
             action=sampled.text,
             observation=observation,

@@ -1,8 +1,8 @@
 """Advantages: from the rewards of a group to a number per attempt. Pure functions, no torch.
 
 GRPO (Shao et al. 2024, "DeepSeekMath", section 4.1) compares attempts at one task with one seed. The
-surprising choice: spread is judged by largest minus smallest *before* any arithmetic, so equal rewards give exactly 0
-and never a rounding error divided by another.
+surprising choice: spread is judged by comparing largest and smallest *before* any arithmetic, so equal
+rewards give exactly 0 and never a rounding error divided by another.
 """
 
 from __future__ import annotations

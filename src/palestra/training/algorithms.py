@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from palestra.training.advantages import group_zscore
 from palestra.training.losses import LossFunction, clipped_policy_loss
@@ -21,5 +20,3 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {"grpo": Algorithm(group_zscore, clipped_policy_loss)}
-
-

@@ -65,7 +65,9 @@ def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = {name for name in missing if name.startswith("lm_head")}
     if set(missing) - tied or unexpected:
-        raise RuntimeError(f"weights do not fit: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+        raise RuntimeError(
+            f"weights do not fit: missing {sorted(set(missing) - tied)}, unexpected {unexpected}"
+        )
     model.tie_weights()
 
 
@@ -86,5 +88,3 @@ def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
         states.setdefault(int(index), {})[name] = value
     whole = learner.optimizer.state_dict()
     learner.optimizer.load_state_dict({"state": states, "param_groups": whole["param_groups"]})
-
-

@@ -24,7 +24,12 @@ class Learner:
     """Owns the weights being trained and their optimiser."""
 
     def __init__(
-        self, model: Any, *, max_gradient_norm: float = 1.0, micro_batch_tokens: int = 8192, temperature: float = 1.0
+        self,
+        model: Any,
+        *,
+        max_gradient_norm: float = 1.0,
+        micro_batch_tokens: int = 8192,
+        temperature: float = 1.0,
     ) -> None:
         """Train ``model`` with AdamW.
 
@@ -62,14 +67,16 @@ class Learner:
         """
         count = sum(sum(segment.action_mask) for segment in segments)
         if count == 0:
-            raise ConfigError("no action token in the batch: every label is masked, so nothing can be learned")
+            raise ConfigError(
+                "no action token in the batch: every label is masked, so nothing can be learned"
+            )
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
         for batch in make_micro_batches(segments, self._micro_batch_tokens):
             terms = self._terms(batch, reference)
             total, metrics = loss(terms)
-            (total / count).backward()
+            torch.autograd.backward(total / count)
             for name, value in {"loss/total": total.detach(), **metrics}.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm))
@@ -102,7 +109,7 @@ def action_logits(model: Any, batch: MicroBatch) -> Tensor:
     """(action tokens, vocabulary) float32 logits that predict each action token."""
     hidden = model.base_model(input_ids=batch.ids, use_cache=False)[0]
     logits: Tensor = model.get_output_embeddings()(hidden[batch.rows, batch.before])
-    return logits.float()
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:

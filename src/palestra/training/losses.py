@@ -82,8 +82,8 @@ def clipped_policy_loss(
 def k3(policy_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Per-token estimate of KL(policy || reference), never negative (Schulman 2020, "Approximating KL").
 
-    With ``r = log reference - log policy`` it is ``exp(r) - 1 - r``; ``r`` is bounded at 5 nats so that one token
-    cannot explode the loss.
+    With ``r = log reference - log policy`` it is ``exp(r) - 1 - r``; ``r`` is bounded at 5 nats so that one
+    token cannot explode the loss.
     """
     log_ratio = (reference_logprobs - policy_logprobs).clamp(-_MAX_K3_LOG_RATIO, _MAX_K3_LOG_RATIO)
     return log_ratio.exp() - 1 - log_ratio

@@ -55,4 +55,5 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    result: Tensor = x.T if tall else x
+    return result

@@ -15,7 +15,7 @@ Curve = dict[int, float]
 """Value by update, in order. Updates where the metric was not measured are missing."""
 
 LEARNING_STAGES = ("rl", "mine")
-"""The stages that learn online, in order; their curves are one."""
+"""The stages that learn online, in order; their curves are one. A round's number may follow the name."""
 
 
 def learning_curves(rows: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
@@ -48,7 +48,7 @@ def _curves(rows: Iterable[Mapping[str, Any]], stages: tuple[str, ...]) -> dict[
     curves: dict[str, Curve] = defaultdict(dict)
     stage, start, last = None, 0, -1
     for row in rows:
-        if row.get("stage") not in stages or not isinstance(row.get("update"), int):
+        if str(row.get("stage")).rstrip("0123456789") not in stages or not isinstance(row.get("update"), int):
             continue
         if row["stage"] != stage:
             start = last + 1 - row["update"] if row["update"] <= last else 0

@@ -1,0 +1,89 @@
+"""The list of verbs, and what all of them share: help, errors and exit codes.
+
+Exit codes: 0 done, 1 it failed, 2 it was asked wrongly (usage or configuration), 130 interrupted.
+The one surprising choice: the ``Examples`` section of a verb's docstring is what its ``--help`` shows, so
+there is one text to keep true.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from palestra.cli.evaluating import evaluate
+from palestra.cli.playing import play
+from palestra.cli.rescoring import rescore
+from palestra.cli.results import parse, report
+from palestra.cli.training import collect, sft, train
+from palestra.cli.worlds import envs, init
+from palestra.errors import ConfigError, PalestraError
+
+ENVIRONMENT = {
+    "GOMP_SPINCOUNT": "0",  # idle OpenMP threads would otherwise take the cores from the worlds
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""Read by libraries when they load; a value that the user has set stays."""
+TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib"})
+
+VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Train": {"train": train, "collect": collect, "sft": sft},
+    "Look at results": {"eval": evaluate, "report": report, "rescore": rescore},
+    "Worlds": {"envs": envs, "play": play, "init": init, "parse": parse},
+}
+"""Every verb by the heading it has in ``palestra --help``."""
+
+app = typer.Typer(
+    help="Train LLM agents to act over many turns with reinforcement learning.",
+    epilog="Start here:\n\npalestra train quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _add(name: str, verb: Callable[..., Any], heading: str) -> None:
+    about, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
+    lines = [line.strip() for line in examples.strip().splitlines()]
+    app.command(name, help=about, epilog="\n\n".join(["Examples:", *lines]), rich_help_panel=heading)(verb)
+
+
+for _heading, _verbs in VERBS.items():
+    for _name, _verb in _verbs.items():
+        _add(_name, _verb, _heading)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit the process.
+
+    Args:
+        arguments: without the program's name; those of the process if None.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="palestra")
+    except PalestraError as error:
+        _say_error(str(error))
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in TRAINING_LIBRARIES:
+            raise
+        _say_error(f"This needs {library}, which comes with training: pip install 'palestra[train]'")
+        sys.exit(1)
+
+
+def _say_error(message: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(f"Error: {message}", style="red"), soft_wrap=True)

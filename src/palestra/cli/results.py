@@ -1,0 +1,55 @@
+"""``report`` and ``parse``: what a run came to, and whether the parser reads a file of cases as it should.
+
+Neither needs torch. The one surprising choice: ``report --json`` prints the object and nothing else, and
+writes no page unless asked, so that scripts can poll a run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder, finished or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    html: Annotated[
+        bool | None, typer.Option("--html/--no-html", help="Write report.html. [default: unless --json]")
+    ] = None,
+) -> None:
+    """Show what a run came to, as a table, a page or JSON.
+
+    Examples:
+        palestra report runs/quickstart-1
+        palestra report runs/quickstart-1 --json
+    """
+    from rich.console import Console
+
+    from palestra.viewer import run_summary, summary_table, write_report
+
+    if as_json:
+        typer.echo(json.dumps(run_summary(run), indent=2, ensure_ascii=False))
+    else:
+        Console().print(summary_table(run))
+    if html or (html is None and not as_json):
+        typer.echo(f"Report: {write_report(run)}", err=as_json)
+
+
+def parse(
+    cases: Annotated[Path, typer.Argument(help="One case a line: id, format, text, tools, expected.")],
+) -> None:
+    """Check the action parser against a file of cases; exits 1 if any fails.
+
+    Examples:
+        palestra parse cases.jsonl
+    """
+    from palestra.actions import check_cases
+
+    outcome = check_cases(cases)
+    for failure in outcome.failures:
+        typer.echo(f"{failure.id} ({failure.level})\n  got      {failure.got}\n  expected {failure.expected}")
+    typer.echo(f"{outcome.passed} of {outcome.total} cases pass")
+    raise typer.Exit(0 if outcome.ok else 1)

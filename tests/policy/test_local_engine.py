@@ -1,0 +1,118 @@
+"""The in-process engine against plain full forwards of the same model."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+
+from palestra.errors import ConfigError
+from palestra.policy import Generation, SamplingParams
+from palestra.policy.local import LocalEngine
+from palestra.policy.nano import new_nano
+
+END = 1
+VOCABULARY = 64
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = new_nano(VOCABULARY, hidden=32, feed_forward=48, layers="caca", heads=2, seed=3)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(3.0)  # far from uniform, so that mistakes show
+    return made.eval()
+
+
+def full_logprobs(model, prompt: list[int], generation: Generation, temperature: float) -> list[float]:
+    ids = torch.tensor([prompt + list(generation.ids)])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    return logprobs[range(len(generation.ids)), list(generation.ids)].tolist()
+
+
+async def play(engine: LocalEngine, name: str, seed: int, turns: int, record: list) -> None:
+    rng = random.Random(seed)
+    ids = [rng.randrange(6, VOCABULARY) for _ in range(rng.randint(3, 30))]
+    for turn in range(turns):
+        params = SamplingParams(max_tokens=rng.randint(1, 9), temperature=0.7, seed=seed * 100 + turn)
+        generation = await engine.generate(ids, params, name)
+        record.append((list(ids), generation, params))
+        ids += [*generation.ids, *(rng.randrange(6, VOCABULARY) for _ in range(rng.randint(1, 12)))]
+        for _ in range(rng.randint(0, 4)):
+            await asyncio.sleep(0)
+    engine.release(name)
+
+
+def play_many(model, seeds: range, slots: int) -> list:
+    engine, record = LocalEngine(model, END, slots=slots, context_tokens=256), []
+
+    async def run() -> None:
+        await asyncio.gather(*(play(engine, str(seed), seed, 4, record) for seed in seeds))
+
+    asyncio.run(run())
+    return record
+
+
+@pytest.mark.parametrize("slots", [3, 16])
+def test_logprobs_of_interleaved_multi_turn_episodes_equal_a_full_forward(model, slots):
+    record = play_many(model, range(14), slots)
+    assert len(record) == 14 * 4
+    for prompt, generation, params in record:
+        expected = full_logprobs(model, prompt, generation, params.temperature)
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_sample_depends_on_its_seed_and_not_on_the_batch(model):
+    together = {tuple(p): g.ids for p, g, _ in play_many(model, range(10), 16)}
+    alone = {tuple(p): g.ids for seed in range(10) for p, g, _ in play_many(model, range(seed, seed + 1), 2)}
+    assert together == alone
+
+
+def test_attempts_with_one_prompt_are_read_once_and_differ_only_by_seed(model):
+    engine = LocalEngine(model, END, slots=8, context_tokens=64)
+    prompt = list(range(6, 26))
+
+    async def run() -> list[Generation]:
+        params = [SamplingParams(8, 1.0, seed=seed) for seed in (1, 2, 1)]
+        return await asyncio.gather(*(engine.generate(prompt, p, str(i)) for i, p in enumerate(params)))
+
+    first, second, again = asyncio.run(run())
+    assert first == again
+    assert first.ids != second.ids
+    assert first.logprobs == pytest.approx(full_logprobs(model, prompt, first, 1.0), abs=1e-4)
+
+
+def test_greedy_takes_the_most_likely_token_and_length_cuts_are_said(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+    prompt = [7, 8, 9]
+    generation = asyncio.run(engine.generate(prompt, SamplingParams(5, 0.0), "a"))
+    ids = list(prompt)
+    for token in generation.ids:
+        with torch.no_grad():
+            assert token == int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        ids.append(token)
+    assert generation.finish_reason == ("stop" if generation.ids[-1] == END else "length")
+
+
+def test_new_weights_are_used_after_weights_changed(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+    before = asyncio.run(engine.generate([7, 8, 9], SamplingParams(4, 0.0), "a"))
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    engine.weights_changed(1)
+    after = asyncio.run(engine.generate([7, 8, 9], SamplingParams(4, 0.0), "a"))
+    expected = full_logprobs(model, [7, 8, 9], after, 1.0)
+    model.load_state_dict(saved)
+    assert after.policy_version == 1
+    assert after.logprobs == pytest.approx(expected, abs=1e-4)
+    assert after.logprobs != before.logprobs
+
+
+def test_a_prompt_that_does_not_fit_the_context_is_refused_by_name(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=16)
+    with pytest.raises(ConfigError, match="context of 16"):
+        asyncio.run(engine.generate(list(range(6, 20)), SamplingParams(5), "a"))

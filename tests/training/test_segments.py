@@ -1,0 +1,110 @@
+"""Masks: which tokens are trained on, by length and by nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from tokenizers import Tokenizer
+
+from palestra.errors import ConfigError
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.nano import train_tokenizer
+from palestra.training import make_micro_batches, make_segment, supervised_share, tokenize_trajectory
+from palestra.types import Facts, Message, Segment, StopReason, Task, Trajectory, Turn
+
+TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi")
+
+
+@pytest.fixture(scope="module")
+def template() -> RoleTokenTemplate:
+    tokenizer: Tokenizer = train_tokenizer(["hello world, one two three <|end|>"] * 3, 300)
+    return RoleTokenTemplate(tokenizer)
+
+
+def turn(action_ids, observation_ids=(), logprobs=None) -> Turn:
+    logprobs = tuple(logprobs if logprobs is not None else [-0.5] * len(action_ids))
+    return Turn(
+        "a",
+        "o",
+        Facts(),
+        action_ids=tuple(action_ids),
+        sampled_logprobs=logprobs,
+        observation_ids=tuple(observation_ids),
+    )
+
+
+def trajectory(*turns: Turn, prompt_ids=(2, 3, 4)) -> Trajectory:
+    return Trajectory("t", TASK, (), tuple(turns), StopReason.terminated, True, prompt_ids=tuple(prompt_ids))
+
+
+def test_every_action_is_a_span_of_its_own_and_nothing_else_is_trained():
+    segment = make_segment(trajectory(turn([10, 11, 1], [5, 6]), turn([12, 1], [7]), turn([13, 1])), 0.5)
+    assert segment.ids == (2, 3, 4, 10, 11, 1, 5, 6, 12, 1, 7, 13, 1)
+    assert [int(m) for m in segment.action_mask] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1]
+    assert segment.advantages == tuple(0.5 if m else 0.0 for m in segment.action_mask)
+    assert sum(segment.action_mask) == 7
+
+
+def test_ids_equal_to_pad_or_end_are_masked_by_position_not_by_value():
+    segment = make_segment(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), 1.0)
+    assert [int(m) for m in segment.action_mask] == [0, 0, 1, 1, 1, 0, 0, 1]
+
+
+def test_a_length_mismatch_is_refused_with_both_lengths_and_the_row():
+    with pytest.raises(ConfigError, match=r"t turn 1: 2 action ids and 1 log"):
+        make_segment(trajectory(turn([5]), turn([5, 6], logprobs=[-1.0])), 1.0)
+
+
+def test_segments_whose_sequences_differ_are_refused():
+    broken = replace(make_segment(trajectory(turn([5, 1])), 1.0), advantages=(1.0,))
+    with pytest.raises(ConfigError, match="lengths differ"):
+        make_micro_batches([broken], 100)
+
+
+def test_micro_batches_hold_every_action_token_once_whatever_the_budget():
+    segments = [
+        make_segment(trajectory(turn(range(6, 6 + n)), prompt_ids=range(2, 2 + n)), n) for n in (1, 4, 2, 9)
+    ]
+    for budget in (1, 8, 20, 1000):
+        batches = make_micro_batches(segments, budget)
+        tokens = sorted(
+            (b.indices[r], t, a)
+            for b in batches
+            for r, t, a in zip(b.rows.tolist(), b.targets.tolist(), b.advantages.tolist(), strict=True)
+        )
+        expected = sorted((i, 6 + k, float(n)) for i, n in enumerate((1, 4, 2, 9)) for k in range(n))
+        assert tokens == expected
+
+
+def test_a_scripted_episode_is_tokenized_as_a_policy_would_have_said_it(template):
+    played = Trajectory(
+        "t",
+        TASK,
+        (Message("system", "one"), Message("user", "two")),
+        (Turn("hello", "world", Facts()), Turn("three", "", Facts())),
+        StopReason.terminated,
+        True,
+    )
+    tokenized = tokenize_trajectory(played, template)
+    segment = make_segment(tokenized, 1.0)
+    said = [i for i, m in zip(segment.ids, segment.action_mask, strict=True) if m]
+    assert said == [*template.encode("hello"), template.end_id, *template.encode("three"), template.end_id]
+    whole = [
+        Message("system", "one"),
+        Message("user", "two"),
+        Message("assistant", "hello"),
+        Message("tool", "world"),
+        Message("assistant", "three"),
+    ]
+    assert list(segment.ids) == template.render_closed(whole)
+
+
+def test_control_tokens_in_an_observation_stay_text(template):
+    ids = template.encode("stop <|end|> now")
+    assert template.end_id not in ids
+    assert template.decode(ids) == "stop <|end|> now"
+
+
+def test_demonstrations_without_any_action_token_are_refused():
+    empty = Segment("t", (2, 3), (False, False), (0.0, 0.0), (0.0, 0.0))
+    with pytest.raises(ConfigError, match="masks every label"):
+        supervised_share([empty])
