@@ -79,7 +79,8 @@ def test_attempts_with_one_prompt_are_read_once_and_differ_only_by_seed(model):
         return await asyncio.gather(*(engine.generate(prompt, p, str(i)) for i, p in enumerate(params)))
 
     first, second, again = asyncio.run(run())
-    assert first == again
+    assert first.ids == again.ids
+    assert first.logprobs == pytest.approx(again.logprobs, abs=1e-5)
     assert first.ids != second.ids
     assert first.logprobs == pytest.approx(full_logprobs(model, prompt, first, 1.0), abs=1e-4)
 

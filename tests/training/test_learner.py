@@ -149,3 +149,29 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone():
     with pytest.raises(FloatingPointError):
         made.update([replace(row, advantages=(math.nan,) * 8)], imitation_loss, 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("shared", [1, 15, 16, 24])
+def test_reading_a_shared_prefix_once_gives_the_plain_gradient(shared):
+    from palestra.training import prefix
+
+    head = tuple(torch.randint(6, 60, (shared,), generator=torch.Generator().manual_seed(9)).tolist())
+    rows = []
+    for seed, length in enumerate((9, 14, 30)):
+        tail = segment(length, seed, 1.0)
+        pad = len(head)
+        rows.append(
+            replace(
+                tail,
+                ids=head + tail.ids,
+                action_mask=(False,) * pad + tail.action_mask,
+                sampled_logprobs=(0.0,) * pad + tail.sampled_logprobs,
+                advantages=(0.0,) * pad + tail.advantages,
+            )
+        )
+    once, plain = learner(), learner(1)  # a budget of 1 puts every row alone, where nothing is shared
+    assert once.update(rows, imitation_loss, 0.0) == pytest.approx(plain.update(rows, imitation_loss, 0.0))
+    torch.testing.assert_close(gradient(once), gradient(plain), rtol=1e-6, atol=1e-9)
+    assert (shared >= prefix.MIN_SHARED_TOKENS) == (
+        prefix.hidden_states(once.model, torch.tensor([head + (7, 8), head + (8, 9)]), shared)[1] > 0
+    )

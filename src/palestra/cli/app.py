@@ -16,11 +16,10 @@ from typing import Any
 import typer
 
 from palestra.cli.evaluating import evaluate
-from palestra.cli.playing import play
 from palestra.cli.rescoring import rescore
 from palestra.cli.results import parse, report
 from palestra.cli.training import collect, sft, train
-from palestra.cli.worlds import envs, init
+from palestra.cli.worlds import envs, init, play
 from palestra.errors import ConfigError, PalestraError
 
 ENVIRONMENT = {
@@ -28,6 +27,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # of transformers too: loading takes no time worth a bar
 }
 """Read by libraries when they load; a value that the user has set stays."""
 TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib"})

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from palestra.errors import ConfigError
 
 if TYPE_CHECKING:
-    from palestra.evaluation import EvalReport
     from palestra.pipeline import RunConfig
     from palestra.pipeline.model_parts import LoadedPolicy
     from palestra.pipeline.workshop import Workshop
@@ -30,7 +29,7 @@ class HeldOut(StrEnum):
 
 def evaluate(
     policy: Annotated[str, typer.Argument(help="A run, a folder with model.safetensors, or nano.")],
-    world: Annotated[str | None, typer.Option(help="World to play. [default: the run's]")] = None,
+    world: Annotated[str | None, typer.Option(help="World to play.", show_default="the run's")] = None,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks, one attempt each.")] = 200,
     greedy: Annotated[bool, typer.Option("--greedy/--sampled", help="Likeliest action, or sampled.")] = True,
     split: Annotated[HeldOut, typer.Option(help="Which held-out tasks.")] = HeldOut.test,
@@ -44,89 +43,82 @@ def evaluate(
     """
     from palestra.evaluation import evaluate_trajectories
 
-    workshop, stage, loaded = _prepare(policy, world)
-    config = workshop.config
-    mode = "greedy" if greedy else "sampled"
+    is_run = Path(policy, "manifest.json").is_file()
+    workshop, stage, loaded = _from_run(policy, world) if is_run else _from_weights(policy, world)
+    mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
-    player = loaded.policy(stage, 0.0 if greedy else config.rl.temperature)
-    groups = workshop.play(player, chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
-    result = evaluate_trajectories([t for group in groups for t in group.trajectories])
-    _print(result, f"{policy} · {config.world.name} · {split.value} · {mode}")
-    if _is_run(policy):
+    groups = workshop.play(loaded.policy(stage, temperature), chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
+    result = evaluate_trajectories([t for group in groups for t in group.trajectories]).to_dict()
+    about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": workshop.config.world.name}
+    _print(result, f"{policy} · {about['world']} · {split.value} · {mode}")
+    if is_run:
         name = f"cli-{stage}-{mode}-{split.value}-{workshop.make_world().name}"
-        about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": config.world.name}
-        workshop.run.write_eval(name, {**about, **result.to_dict()})
+        workshop.run.write_eval(name, {**about, **result})
         typer.echo(f"Written: {workshop.run.path / 'eval' / name}.json")
 
 
-def _prepare(policy: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
-    """The run or the weights behind ``policy``, loaded, and what to call them."""
-    from palestra.pipeline import Reporter, RunConfig
-    from palestra.pipeline.workshop import Workshop
+def _from_run(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
+    """The run's final policy, and the stage that left it; another world is played at its own difficulty."""
+    from palestra.pipeline import RunConfig
     from palestra.store import RunFolder
 
-    path = Path(policy)
-    if _is_run(policy):
-        run = RunFolder.open(path)
-        config = _in_world(RunConfig.model_validate(run.resolved()), world)
-        from palestra.pipeline.learning import final_stage
-        from palestra.pipeline.model_parts import load_stage
+    run = RunFolder.open(path)
+    config = RunConfig.model_validate(run.resolved())
+    if world is not None:
+        section = config.world.model_copy(update={"name": world, "difficulty": None})
+        config = config.model_copy(update={"world": section})
+    workshop = _workshop(run, config)
+    from palestra.pipeline.learning import final_stage
+    from palestra.pipeline.model_parts import load_stage
 
-        workshop = Workshop(run, config, Reporter())
-        workshop.preflight()
-        stage = final_stage(workshop)
-        return workshop, stage, load_stage(run, stage, config)
-    if policy != "nano" and not (path / "model.safetensors").is_file():
-        raise ConfigError(f"{policy} is neither a run (manifest.json) nor a folder with model.safetensors.")
+    stage = final_stage(workshop)
+    return workshop, stage, load_stage(run, stage, config)
+
+
+def _from_weights(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
+    """The weights in a folder, called after it."""
+    from palestra.pipeline import RunConfig
+    from palestra.store import RunFolder
+
+    if path != "nano" and not Path(path, "model.safetensors").is_file():
+        raise ConfigError(f"{path} is neither a run (manifest.json) nor a folder with model.safetensors.")
     if world is None:
         raise ConfigError(
             "Weights alone do not say which world to play: add --world, such as --world orders."
         )
-    config = RunConfig.model_validate({"world": {"name": world}, "policy": {"model": policy}})
-    workshop = Workshop(RunFolder(path, {}), config, Reporter())  # holds no episodes: nothing to keep apart
-    workshop.preflight()
+    config = RunConfig.model_validate({"world": {"name": world}, "policy": {"model": path}})
+    workshop = _workshop(
+        RunFolder(Path(path), {}), config
+    )  # no run: no episodes to keep test tasks apart from
     from palestra.pipeline.model_parts import load_start
 
-    return workshop, path.resolve().name, load_start(config)
+    return workshop, Path(path).name, load_start(config)
 
 
-def _in_world(config: RunConfig, world: str | None) -> RunConfig:
-    """The same configuration in another world, at that world's own difficulty."""
-    if world is None:
-        return config
-    section = config.world.model_copy(update={"name": world, "difficulty": None})
-    return config.model_copy(update={"world": section})
+def _workshop(run: Any, config: RunConfig) -> Workshop:
+    """Shared parts, checked before torch and weights are loaded."""
+    from palestra.pipeline import Reporter
+    from palestra.pipeline.workshop import Workshop
+
+    workshop = Workshop(run, config, Reporter())
+    workshop.preflight()
+    return workshop
 
 
-def _print(result: EvalReport, title: str) -> None:
+def _print(result: dict[str, Any], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from palestra.viewer.words import number, percent, percent_with_interval
+    from palestra.viewer.words import number, percent_with_interval
 
-    rows = {
-        "Success (95 %)": percent_with_interval(result.success, result.success_ci95),
-        "Episodes": number(result.episodes),
-        "Excluded": number(result.excluded),
-        "Turns": number(result.turns),
-        "Step efficiency": percent(result.step_efficiency),
-        "Invalid actions an episode": number(result.invalid_actions),
-        "Format compliance": percent(result.format_compliance),
-        "Tool-call accuracy": percent(result.tool_call_accuracy),
-        "Recovery after trouble": percent(result.recovery),
-        "Tokens an episode": number(result.action_tokens),
-        "Reward": number(result.reward),
-        **{f"Milestone {name}": percent(rate) for name, rate in result.milestone_rates.items()},
-        **{f"Ended: {name}": number(count) for name, count in result.stop_reasons.items()},
-    }
-    table = Table(title=Text(title), show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for label, value in rows.items():
-        table.add_row(Text(label), value)
+    table = Table("Metric", "Value", title=Text(title))
+    for name, value in result.items():
+        if name == "success":
+            table.add_row(name, percent_with_interval(value, result["success_ci95"]))
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                table.add_row(Text(f"{name}: {key}"), number(inner))
+        elif name != "success_ci95":
+            table.add_row(name, number(value))
     Console().print(table)
-
-
-def _is_run(policy: str) -> bool:
-    return Path(policy, "manifest.json").is_file()

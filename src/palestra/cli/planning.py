@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -36,9 +35,9 @@ def plan_text(config: RunConfig, stages: Sequence[str] | None = None) -> str:
 
 
 def _line(section: BaseModel, key: str, indent: str) -> str:
-    value: Any = getattr(section, key)
-    text = yaml.safe_dump({key: value}, default_flow_style=None, width=math.inf, sort_keys=False).strip()
-    return f"{indent}{text:<28}  # {type(section).model_fields[key].description}"
+    listed = yaml.safe_dump([getattr(section, key)], default_flow_style=True, width=math.inf, sort_keys=False)
+    text = f"{indent}{key}: {listed.strip()[1:-1]}"  # a list of one in flow style keeps any value on one line
+    return f"{text:<30}  # {type(section).model_fields[key].description}"
 
 
 def _plan(config: RunConfig) -> dict[str, str]:
@@ -51,7 +50,7 @@ def _plan(config: RunConfig) -> dict[str, str]:
         "sft": f"{config.sft.epochs} passes over at most {collect.demonstrations} demonstrations",
         "gate": f"{_episodes(config.gate.tasks * rl.group_size)}",
         "rl": f"{rl.updates} updates, {_episodes(_online(config, rl.updates))} with validation",
-        "mine": f"{mine.rounds} rounds of {mine.updates} updates, {_episodes(mine.rounds * round_episodes)}",
+        "mine": f"{mine.rounds} x {mine.updates} updates, {_episodes(mine.rounds * round_episodes)}",
         "evaluate": f"{_episodes(policies * config.evaluation.tasks)}: {policies} policies on the same tasks",
     }
 

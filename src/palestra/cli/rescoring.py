@@ -1,8 +1,8 @@
 """``rescore``: what another rubric would have paid for the episodes a run already has.
 
-A rubric reads only the record, so a reward can be tried out without a rollout. The one surprising choice: what
-counts is not the mean, which any weight moves, but the order: group by group whether another attempt would be
-the best one, which is what group advantages learn from.
+A rubric reads only the record, so a reward can be tried out without a rollout. The one surprising choice:
+what counts is not the mean, which any weight moves, but the order: group by group whether another attempt
+would be the best one, which is what group advantages learn from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,7 +62,7 @@ def rescore(
 
 
 def read_rubric(text: str) -> Rubric:
-    """The rubric of a YAML file (weights, a ``rubric`` section, or a whole configuration) or of ``name=weight,...``.
+    """The rubric of ``name=weight,...`` or of a YAML file of weights, a rubric section or a configuration.
 
     Raises:
         ConfigError: no such file, no number, an unknown part, or scales too far apart.
@@ -74,7 +74,7 @@ def read_rubric(text: str) -> Rubric:
     from palestra.rewards import Rubric
 
     if "=" in text and not Path(text).exists():
-        values = {"weights": dict(part.strip().partition("=")[::2] for part in text.split(","))}
+        values: Any = {"weights": dict(part.strip().partition("=")[::2] for part in text.split(","))}
     elif Path(text).is_file():
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
         values = loaded.get("rubric", loaded) if isinstance(loaded, dict) else {}
@@ -99,7 +99,7 @@ def rank_correlation(before: Sequence[float], after: Sequence[float]) -> float |
     """Spearman's, ties sharing their mean rank; None where either side is constant."""
     import numpy as np
 
-    ranks = []
+    ranks: list[Any] = []
     for values in (before, after):
         _, place, count = np.unique(np.round(values, 9), return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(count) - (count - 1) / 2)[place])

@@ -17,7 +17,7 @@ def report(
     run: Annotated[Path, typer.Argument(help="Run folder, finished or not.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     html: Annotated[
-        bool | None, typer.Option("--html/--no-html", help="Write report.html. [default: unless --json]")
+        bool | None, typer.Option("--html/--no-html", help="Write report.html.", show_default="unless --json")
     ] = None,
 ) -> None:
     """Show what a run came to, as a table, a page or JSON.

@@ -1,6 +1,6 @@
 """``train``, ``collect`` and ``sft``: the pipeline, or its first stages, in a run folder.
 
-All three take the same options and end in a folder that any of them can go on with. The one surprising
+All three take the same options and leave a folder that any of them can go on with. The one surprising
 choice: world, oracle and rubric are checked before the folder is made, so a mistake leaves nothing behind.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,12 +18,12 @@ import typer
 from palestra.errors import ConfigError
 
 if TYPE_CHECKING:
-    from palestra.pipeline import Reporter, RunConfig
+    from palestra.pipeline import RunConfig
     from palestra.store import RunFolder
 
 Source = Annotated[str, typer.Argument(help="quickstart, a YAML file, or a run folder to go on with.")]
-Out = Annotated[Path | None, typer.Option(help="New run folder. [default: runs/NAME-1, -2, ...]")]
-Overrides = Annotated[
+Out = Annotated[Path | None, typer.Option(help="New run folder.", show_default="first free runs/NAME-N")]
+Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
@@ -33,13 +32,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, print configurat
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What was asked for on the command line."""
+class _Options:
+    """The options that the three verbs share."""
 
-    verb: str
-    source: str
     out: Path | None
-    overrides: Sequence[str]
+    changes: list[str] | None
+    seed: int | None
     resume: bool
     dry_run: bool
 
@@ -47,7 +45,7 @@ class _Request:
 def train(
     source: Source,
     out: Out = None,
-    override: Overrides = None,
+    changes: Set = None,
     seed: Seed = None,
     resume: Resume = False,
     dry_run: DryRun = False,
@@ -60,22 +58,21 @@ def train(
         palestra train runs/fridge-1 --resume
         palestra train quickstart --dry-run > mine.yaml
     """
-    run = _execute(_request("train", source, out, override, seed, resume, dry_run), None)
-    if run is None:
-        return
-    from rich.console import Console
+    run = _execute("train", source, _Options(out, changes, seed, resume, dry_run), None)
+    if run is not None:
+        from rich.console import Console
 
-    from palestra.viewer import summary_table, write_report
+        from palestra.viewer import summary_table, write_report
 
-    page = write_report(run.path)
-    Console().print(summary_table(run.path))
-    typer.echo(f"Report: {page}")
+        page = write_report(run.path)
+        Console().print(summary_table(run.path))
+        typer.echo(f"Report: {page}")
 
 
 def collect(
     source: Source,
     out: Out = None,
-    override: Overrides = None,
+    changes: Set = None,
     seed: Seed = None,
     resume: Resume = False,
     dry_run: DryRun = False,
@@ -86,7 +83,7 @@ def collect(
         palestra collect quickstart
         palestra collect fridge.yaml --set collect.tasks=500 --out runs/data
     """
-    run = _execute(_request("collect", source, out, override, seed, resume, dry_run), ["collect"])
+    run = _execute("collect", source, _Options(out, changes, seed, resume, dry_run), ["collect"])
     if run is not None:
         typer.echo(f"Next: palestra sft {run.path}")
 
@@ -94,7 +91,7 @@ def collect(
 def sft(
     source: Source,
     out: Out = None,
-    override: Overrides = None,
+    changes: Set = None,
     seed: Seed = None,
     resume: Resume = False,
     dry_run: DryRun = False,
@@ -105,86 +102,66 @@ def sft(
         palestra sft runs/quickstart-1
         palestra sft quickstart --set sft.epochs=5
     """
-    resume = resume or _is_run(source)
-    run = _execute(_request("sft", source, out, override, seed, resume, dry_run), ["collect", "sft"])
+    options = _Options(out, changes, seed, resume or _is_run(source), dry_run)
+    run = _execute("sft", source, options, ["collect", "sft"])
     if run is not None:
         typer.echo(f"Next: palestra train {run.path} --resume")
 
 
-def _request(
-    verb: str,
-    source: str,
-    out: Path | None,
-    overrides: list[str] | None,
-    seed: int | None,
-    resume: bool,
-    dry_run: bool,
-) -> _Request:
-    """The arguments with ``seed`` as one more override, if they go together.
-
-    Raises:
-        ConfigError: a run is named without ``--resume``, or asked to change while it resumes.
-    """
-    changes = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-    if _is_run(source) and not resume:
-        raise ConfigError(
-            f"{source} is a run: add --resume to go on with it (palestra {verb} {source} --resume)"
-        )
-    if resume and (changes or out is not None):
-        raise ConfigError(
-            "--resume goes on with the configuration stored in the run, so it takes no --set, --seed or --out. "
-            "Start a new run to change something."
-        )
-    return _Request(verb, source, out, changes, resume, dry_run)
-
-
-def _execute(request: _Request, stages: list[str] | None) -> RunFolder | None:
-    """Do what was asked; None after a dry run."""
+def _execute(verb: str, source: str, options: _Options, stages: list[str] | None) -> RunFolder | None:
+    """Check what was asked, then do it; None after a dry run."""
     from palestra.pipeline import Reporter
+    from palestra.pipeline.workshop import Workshop
 
-    run, config, text = _configured(request)
-    reporter = Reporter()
-    _check(run, config, reporter)
-    if request.dry_run:
+    again = f"palestra {verb} {shlex.quote(source)} --resume"
+    if _is_run(source) and not options.resume:
+        raise ConfigError(f"{source} is a run: add --resume to go on with it ({again}).")
+    run, config, text = _stored(source, options) if options.resume else _new(source, options)
+    Workshop(run, config, Reporter()).preflight()
+    if options.dry_run:
         from palestra.cli.planning import config_text, plan_text
 
         typer.echo(f"{config_text(config)}\n{plan_text(config, stages)}")
         return None
     from palestra.pipeline.run import STAGES, create_run, run_pipeline
 
-    if not request.resume:
+    if not options.resume:
         run = create_run(run.path, text, config, shlex.join(["palestra", *sys.argv[1:]]))
     typer.echo(f"Run: {run.path}")
     try:
-        run_pipeline(run, config, reporter, stages or tuple(STAGES))
+        run_pipeline(run, config, Reporter(), stages or tuple(STAGES))
     except KeyboardInterrupt:
-        command = f"palestra {request.verb} {shlex.quote(str(run.path))} --resume"
-        typer.echo(f"\nInterrupted. Go on with: {command}", err=True)
+        again = f"palestra {verb} {shlex.quote(str(run.path))} --resume"
+        typer.echo(f"\nInterrupted. Go on with: {again}", err=True)
         raise typer.Exit(130) from None
     return run
 
 
-def _configured(request: _Request) -> tuple[RunFolder, RunConfig, str]:
-    """The run, not yet on disk if it is new, with its configuration and the text that was written."""
-    from palestra.pipeline import RunConfig, parse_config, read_config_text
+def _stored(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:
+    """A run on disk, its configuration and the text of that."""
+    from palestra.pipeline import RunConfig
     from palestra.store import RunFolder
 
-    if request.resume:
-        run = RunFolder.open(request.source)
-        return run, RunConfig.model_validate(run.resolved()), run.config_text()
-    text, folder = read_config_text(request.source)
-    config = parse_config(text, request.overrides, folder=folder)
-    return RunFolder(request.out or _free_folder(Path(request.source).stem), {}), config, text
+    if options.changes or options.seed is not None or options.out is not None:
+        raise ConfigError(
+            "A run goes on with the configuration stored in it, so --set, --seed and --out are refused. "
+            "Start a new run to change something."
+        )
+    run = RunFolder.open(source)
+    return run, RunConfig.model_validate(run.resolved()), run.config_text()
 
 
-def _check(run: RunFolder, config: RunConfig, reporter: Reporter) -> None:
-    from palestra.pipeline.workshop import Workshop
+def _new(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:
+    """A run that is not on disk yet, its configuration and the text of that."""
+    from palestra.pipeline import parse_config, read_config_text
+    from palestra.store import RunFolder
 
-    Workshop(run, config, reporter).preflight()
-
-
-def _free_folder(name: str) -> Path:
-    return next(path for n in itertools.count(1) if not (path := Path("runs", f"{name}-{n}")).exists())
+    text, folder = read_config_text(source)
+    changes = [*(options.changes or []), *([] if options.seed is None else [f"seed={options.seed}"])]
+    config = parse_config(text, changes, folder=folder)
+    numbered = (Path("runs", f"{Path(source).stem}-{n}") for n in itertools.count(1))
+    path = options.out or next(path for path in numbered if not path.exists())
+    return RunFolder(path, {}), config, text
 
 
 def _is_run(source: str) -> bool:

@@ -1,4 +1,4 @@
-"""``envs`` and ``init``: which worlds there are, what they are like, and the start of a new one.
+"""``envs``, ``play`` and ``init``: which worlds there are, what they are like, and the start of a new one.
 
 The one surprising choice: the list counts tasks that really differ, by content hash, because a world with few
 of them is learned by heart.
@@ -6,18 +6,35 @@ of them is learned by heart.
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from palestra.envs import ToolEnv
+from palestra.errors import ConfigError
 
 SEEDS = 500
 """Seeds among which different tasks are counted."""
 SAMPLE = 50
 """Tasks whose shortest solutions are averaged."""
+MAX_TURNS = 30
+PATIENCE = 86_400.0
+"""Seconds that an episode may take a person."""
+
+World = Annotated[str, typer.Argument(help="A world's name, file.py:Class or module:Class.")]
+
+
+class Player(StrEnum):
+    """Who plays."""
+
+    human = "human"
+    oracle = "oracle"
+    teacher = "teacher"
+    random = "random"
 
 
 def envs(
@@ -32,15 +49,54 @@ def envs(
     """
     from rich.console import Console
 
-    from palestra.envs import list_envs, make_env
+    from palestra.envs import ToolEnv, list_envs, make_env
 
     console = Console()
     if name is None:
         console.print(_table(list_envs()))
         return
-    world: Any = make_env(name)
-    console.print(_table({name: ""}))
-    _show(console, world)
+    world = make_env(name)
+    console.print(_table({name: (type(world).__doc__ or "").partition("\n")[0]}))
+    if isinstance(world, ToolEnv):
+        _show(console, world)
+
+
+def play(
+    world: World,
+    script: Annotated[Player, typer.Option(help="Who plays.")] = Player.human,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first task.")] = 0,
+    difficulty: Annotated[
+        int | None, typer.Option(help="Level of the tasks.", show_default="the world's")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="One a seed, counting up.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Append the trajectories to this JSON lines file.")] = None,
+) -> None:
+    """Play a world yourself, or watch a script play it.
+
+    Examples:
+        palestra play orders
+        palestra play orders --script oracle --seed 7
+        palestra play fridge.py:Fridge --script teacher --episodes 20 --out teacher.jsonl
+    """
+    from rich.console import Console
+
+    from palestra.store import trajectory_to_dict
+    from palestra.viewer import trajectory_text
+
+    console, solved, played = Console(), 0, 0
+    for number in range(seed, seed + episodes):
+        try:
+            trajectory = _attempt(world, difficulty, number, script, console)
+        except KeyboardInterrupt:
+            console.print("\nStopped; the unfinished episode is not kept.")
+            break
+        console.print(_result(trajectory) if script is Player.human else trajectory_text(trajectory))
+        played, solved = played + 1, solved + bool(trajectory.success)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(trajectory_to_dict(trajectory), ensure_ascii=False) + "\n")
+    typer.echo(f"Solved {solved} of {played}." + (f" Saved to {out}." if out and played else ""))
 
 
 def init(
@@ -57,9 +113,9 @@ def init(
 
     world, config, test = write_template(name, folder)
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    typer.echo(f"Written: {world}, {config}, {test}\n\nNext:")
-    typer.echo(f"  pytest {test}\n  palestra play {world}:{class_name}\n  palestra train {config} --dry-run")
-    typer.echo(f"  palestra train {config}")
+    typer.echo(f"Written: {world}, {config}, {test}\n\nNext:\n  pytest {test}")
+    typer.echo(f"  palestra play {world}:{class_name}")
+    typer.echo(f"  palestra train {config} --dry-run\n  palestra train {config}")
 
 
 def _table(summaries: dict[str, str]) -> Any:
@@ -71,10 +127,8 @@ def _table(summaries: dict[str, str]) -> Any:
     from palestra.tasks import SPLIT_RANGES
 
     sizes = ", ".join(f"{split} {len(seeds):,}" for split, seeds in SPLIT_RANGES.items())
-    table = Table(
-        caption=f"Seeds of each split: {sizes}. Distinct: different tasks among {SEEDS} training seeds."
-    )
-    for title in ("World", "Tools", "Difficulties", "Optimal turns", "Distinct", "About"):
+    table = Table(caption=f"Distinct: different tasks among {SEEDS} seeds. Seeds: {sizes}. *: default.")
+    for title in ("World", "Tools", "Levels", "Optimal turns", "Distinct", "About"):
         table.add_column(title)
     for name, about in summaries.items():
         try:
@@ -87,8 +141,8 @@ def _table(summaries: dict[str, str]) -> Any:
     return table
 
 
-def _measures(world: ToolEnv[Any]) -> tuple[str, str, str, str]:
-    """Tools, difficulties, optimal turns, distinct tasks."""
+def _measures(world: Any) -> tuple[str, str, str, str]:
+    """Tools, levels, optimal turns, distinct tasks."""
     tasks = [world.make_task(seed) for seed in range(SEEDS)]
     turns = [task.optimal_turns for task in tasks[:SAMPLE] if task.optimal_turns is not None]
     optimal = f"{sum(turns) / len(turns):.1f} ({min(turns)}–{max(turns)})" if turns else "–"
@@ -101,22 +155,64 @@ def _show(console: Any, world: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from palestra.envs import ToolEnv
-
-    if not isinstance(world, ToolEnv):
-        console.print(Text(f"First observation:\n{world.reset(seed=0)[0]}"))
-        return
     tools = Table("Tool", "Parameters", "What it does")
     for spec in world.tools.values():
-        parameters = [f"{key}: {_kind(schema)}" for key, schema in spec.parameters["properties"].items()]
-        tools.add_row(Text(spec.name), Text("\n".join(parameters)), Text(spec.description))
+        kinds = {
+            key: " | ".join(map(str, schema.get("enum", [schema.get("type", "any")])))
+            for key, schema in spec.parameters["properties"].items()
+        }
+        parameters = "\n".join(f"{key}: {kind}" for key, kind in kinds.items())
+        tools.add_row(spec.name, Text(parameters), Text(spec.description))
     console.print(tools)
     task = world.make_task(0)
     for title, text in (("System prompt", world.system_prompt), (f"Example task {task.id}", task.prompt)):
         console.print(Text(f"\n{title}", style="bold"))
         console.print(Text(text), soft_wrap=True)
-    console.print(Text(f"(shortest solution: {task.optimal_turns or 'unknown'} turns)", style="dim"))
 
 
-def _kind(schema: Any) -> str:
-    return " | ".join(map(str, schema["enum"])) if "enum" in schema else str(schema.get("type", "any"))
+def _attempt(name: str, difficulty: int | None, seed: int, player: Player, console: Any) -> Any:
+    """One scored episode; asks the console where a person plays."""
+    from palestra.cli.human import HumanPolicy, Narrator
+    from palestra.envs import ToolEnv, make_env
+    from palestra.policy import NoisyTeacher, Script, ScriptedPolicy, oracle_script, random_script
+    from palestra.rewards import Rubric
+    from palestra.rollout import EpisodeKey, Limits, run_episode
+
+    world = make_env(name, **({} if difficulty is None else {"difficulty": difficulty}))
+    if not isinstance(world, ToolEnv):
+        raise ConfigError(f"{name} is no ToolEnv, so it has no tasks to play.")
+    task, key = _task(world, seed), EpisodeKey(f"play/{player.value}/{seed}", seed)
+    limits = Limits(max_turns=MAX_TURNS, max_seconds=PATIENCE)
+    if player is Player.human:
+        episode = run_episode(Narrator(console, world), task, HumanPolicy(console, world), limits, key)
+    else:
+        scripts: dict[str, Script] = {
+            "oracle": oracle_script,
+            "teacher": NoisyTeacher(),
+            "random": random_script,
+        }
+        episode = run_episode(world, task, ScriptedPolicy(player.value, scripts[player.value]), limits, key)
+    with closing(asyncio.new_event_loop()) as loop:  # asyncio.run would swallow the first Ctrl-C at a prompt
+        return Rubric().score(loop.run_until_complete(episode))
+
+
+def _task(world: Any, seed: int) -> Any:
+    """The task of a seed, labelled with the split that owns the seed."""
+    from palestra.tasks import SPLIT_RANGES
+
+    for split, seeds in SPLIT_RANGES.items():
+        if seed in seeds:
+            return world.make_task(seed, split)
+    raise ConfigError(f"Seed {seed} belongs to no split: {', '.join(map(str, SPLIT_RANGES.values()))}.")
+
+
+def _result(trajectory: Any) -> Any:
+    from rich.text import Text
+
+    from palestra.viewer.words import number
+
+    verdict, style = ("Solved", "bold green") if trajectory.success else ("Not solved", "bold red")
+    parts = " · ".join(f"{name} {number(value)}" for name, value in trajectory.reward_parts.items())
+    shortest, ended = trajectory.task.optimal_turns or "unknown", trajectory.stop_reason.value
+    counted = f" in {len(trajectory.turns)} turns (shortest: {shortest}, ended: {ended})"
+    return Text.assemble((verdict, style), counted, f"\nreward {number(trajectory.reward)}: {parts}")

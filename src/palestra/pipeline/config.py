@@ -33,6 +33,7 @@ class PolicyConfig(_Section):
     model: str = Field("nano", description="`nano`, or a folder that training wrote.")
     context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
     action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
+    optimizer: Literal["adamw", "muon"] = Field("muon", description="`muon` suits nano, `adamw` the rest.")
     threads: int = Field(2, ge=1, description="CPU threads for sampling and learning.")
 
 

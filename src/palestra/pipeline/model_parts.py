@@ -39,7 +39,12 @@ class LoadedPolicy:
     def learner(self) -> Learner:
         """A fresh optimiser over the model."""
         rl = self.config.rl
-        return Learner(self.model, max_gradient_norm=rl.max_gradient_norm, temperature=rl.temperature)
+        return Learner(
+            self.model,
+            optimizer=self.config.policy.optimizer,
+            max_gradient_norm=rl.max_gradient_norm,
+            temperature=rl.temperature,
+        )
 
 
 def load_start(config: RunConfig) -> LoadedPolicy:

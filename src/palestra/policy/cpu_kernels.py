@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.lfm2.modeling_lfm2 import Lfm2RMSNorm, Lfm2ShortConv
 
+from palestra.policy.forward import ModelCache
+
 
 def use_cpu_kernels(model: nn.Module) -> None:
     """Replace the forward of every short convolution and norm in ``model``, in place."""
@@ -29,11 +31,14 @@ def _norm_forward(self: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _conv_forward(
-    self: Any, hidden_states: Tensor, cache: Any = None, attention_mask: Tensor | None = None, **_: Any
+    self: Any, hidden_states: Tensor, cache: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
 ) -> Tensor:
     """Causal depthwise convolution as shifted sums; ``hidden_states`` is (batch, tokens, hidden)."""
-    if attention_mask is not None:
-        hidden_states = hidden_states * attention_mask[:, :, None].to(hidden_states.dtype)
+    if attention_mask is not None or not isinstance(cache, ModelCache | None):
+        reference: Tensor = type(self).forward(
+            self, hidden_states, cache=cache, attention_mask=attention_mask, **kwargs
+        )
+        return reference
     gate_in, gate_out, x = self.in_proj(hidden_states).chunk(3, dim=-1)
     gated = gate_in * x
     reach = self.conv_kernel_size - 1
@@ -46,6 +51,3 @@ def _conv_forward(
         mixed = mixed + weight[:, offset] * padded[:, offset : offset + tokens]
     out: Tensor = self.out_proj(gate_out * mixed)
     return out
-
-
-__all__ = ["use_cpu_kernels"]

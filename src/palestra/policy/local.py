@@ -19,6 +19,7 @@ from torch import Tensor
 
 from palestra.errors import ConfigError
 from palestra.policy.engine import Generation, SamplingParams
+from palestra.policy.forward import last_hidden
 from palestra.policy.slot_cache import SlotCache
 from palestra.types import FinishReason
 
@@ -103,19 +104,17 @@ class LocalEngine:
                 with torch.inference_mode():
                     if admitted and len(admitted) * 4 >= len(self._running):
                         self._waiting = [request for request in self._waiting if request not in admitted]
+                        self._running += admitted
                         self._prefill(admitted)
                     else:
                         self._decode()
                 for _ in range(3):
                     await asyncio.sleep(0)
-        except BaseException as error:
+        except Exception as error:
             for request in (*self._waiting, *self._running):
                 if not request.done.done():
-                    request.done.set_exception(
-                        error if isinstance(error, Exception) else RuntimeError(repr(error))
-                    )
+                    request.done.set_exception(error)
             self._waiting, self._running = [], []
-            raise
 
     def _admissible(self) -> list[_Request]:
         """Waiting requests that have a slot or can get one."""
@@ -159,7 +158,6 @@ class LocalEngine:
             self._read[request.slot] = list(request.prompt)
         order = [*rows, *(follower for follower, _ in followers)]
         picks = [*range(len(rows)), *(place[id(leader)] for _, leader in followers)]
-        self._running += order
         self._sample(order, logits[picks])
 
     def _forward(self, requests: list[_Request], new: list[list[int]]) -> Tensor:
@@ -190,16 +188,8 @@ class LocalEngine:
         longest = int(self._cache.lengths[rows].max()) + width
         span = min(-(-longest // _SPAN_STEP) * _SPAN_STEP, self._context + 1)
         self._cache.focus(rows, counts, span)
-        mask = self._cache.attention_mask(width)
-        if "conv" in (getattr(self.model.config, "layer_types", None) or ()):
-            mask = {"full_attention": mask, "conv": None}  # type: ignore[assignment]
-        hidden = self.model.base_model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=self._cache.positions(width),
-            cache=self._cache,
-            use_cache=True,
-        )[0]
+        mask, positions = self._cache.attention_mask(width), self._cache.positions(width)
+        hidden = last_hidden(self.model, ids, mask, positions, self._cache)
         self._cache.advance()
         last = (counts - 1).clamp_min(0)
         logits: Tensor = self.model.get_output_embeddings()(hidden[torch.arange(len(last)), last])

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from palestra.policy.forward import ModelCache
 
-class SlotCache:
+
+class SlotCache(ModelCache):
     """Keys, values and convolution inputs of ``slots`` episodes of up to ``tokens`` tokens."""
 
     def __init__(self, config: PreTrainedConfig, slots: int, tokens: int, device: torch.device) -> None:
@@ -90,9 +92,9 @@ class SlotCache:
         """Make ``targets`` hold what ``source`` holds."""
         length = int(self.lengths[source])
         for store in (*self._keys.values(), *self._values.values()):
-            store[targets, :, :length] = store[source, :, :length]
+            store[targets, :, :length] = store[source, :, :length].clone()
         for conv in self._convs.values():
-            conv[targets] = conv[source]
+            conv[targets] = conv[source].clone()
         self.lengths[targets] = length
 
     def clear_slot(self, slot: int) -> None:

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
 from palestra.policy.nano import new_nano, save_policy, train_tokenizer
 from palestra.recipes.base_corpus import WORDS, dialogue, repetition
-from palestra.training.muon import Muon
+from palestra.training.learner import make_optimizers
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,8 @@ class BaseConfig:
     repetition_tokens: int = 64
     repetition_share: float = 0.15
     """Share of later updates that are repetition."""
-    matrix_rate: float = 0.01
-    """Muon's learning rate, for weight matrices."""
-    other_rate: float = 0.01
-    """AdamW's, for embeddings and norms."""
+    learning_rate: float = 0.01
+    """Peak, of Muon for the layers' matrices and of AdamW for the rest."""
     other_token_weight: float = 0.1
     """Loss weight of tokens that are no action."""
     vocabulary_size: int = 2048
@@ -150,17 +148,6 @@ def rate_factor(progress: float) -> float:
     return min(progress / 0.01, 1.0) * (1.0 - 0.95 * progress)
 
 
-def make_optimizers(model: nn.Module, config: BaseConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for everything else."""
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in named if p.ndim != 2 or "embed" in name]
-    return [
-        Muon(matrices, lr=config.matrix_rate, weight_decay=0.01),
-        torch.optim.AdamW(rest, lr=config.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-
-
 def train_base(
     config: BaseConfig, report: Callable[[dict[str, float]], None]
 ) -> tuple[PreTrainedModel, RoleTokenTemplate]:
@@ -168,13 +155,11 @@ def train_base(
     template = RoleTokenTemplate(train_tokenizer(tokenizer_texts(config.seed), config.vocabulary_size))
     shape = {"hidden": config.hidden, "feed_forward": config.feed_forward, "heads": config.heads}
     model = new_nano(config.vocabulary_size, layers=config.layers, seed=config.seed, **shape)
-    optimizers = make_optimizers(model, config)
-    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    optimizers = make_optimizers(model, "muon")
     rng, started = random.Random(f"rows-{config.seed}"), time.perf_counter()
     for update in range(1, config.updates + 1):
-        factor = rate_factor(update / config.updates)
-        for optimizer, peak in zip(optimizers, peaks, strict=True):
-            optimizer.param_groups[0]["lr"] = peak * factor
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = config.learning_rate * rate_factor(update / config.updates)
         loss = weighted_loss(model, *collate(training_rows(rng, template, config, update), template.pad_id))
         model.zero_grad()
         torch.autograd.backward(loss)

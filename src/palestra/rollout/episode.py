@@ -1,8 +1,8 @@
 """One episode: a policy and a world take turns until exactly one stop reason holds.
 
 Nothing that goes wrong inside the world escapes: a raising world makes the trajectory an ``env_error``
-with its traceback, which is never scored and never trained on. The caller's mistakes (a wrong
-configuration, a disk that is full) do escape, because they are not the episode's.
+with its traceback, which is never scored and never trained on. What the policy or the caller did wrong
+does escape, because it is not the episode's.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from palestra.errors import PalestraError
 from palestra.policy import Conversation, Policy
 from palestra.rollout.limits import Limits
 from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
 
+Reply = TypeVar("Reply")
 _FACT_NAMES = tuple(field.name for field in dataclasses.fields(Facts))
 
 
@@ -63,15 +65,13 @@ async def run_episode(
     record = _Record()
     conversation: Conversation | None = None
     try:
-        prompt_text, _ = world.reset(seed=task.seed, options={"task": task})
+        prompt_text = _ask(lambda: world.reset(seed=task.seed, options={"task": task}))[0]
         record.prompt = (Message("system", world.system_prompt), Message("user", prompt_text))
         conversation = policy.open(record.prompt, world, key.seed, key.id)
         record.prompt_ids = conversation.prompt_ids
         record.stop = await _take_turns(world, conversation, limits, record, started)
-    except PalestraError:
-        raise
-    except Exception:
-        record.stop, record.error = StopReason.env_error, traceback.format_exc()
+    except _WorldFailed as failure:
+        record.stop, record.error = StopReason.env_error, str(failure)
     finally:
         if conversation is not None:
             conversation.close()
@@ -93,6 +93,20 @@ async def run_episode(
     )
 
 
+class _WorldFailed(Exception):
+    """Carries the traceback of what the world raised."""
+
+
+def _ask(call: Callable[[], Reply]) -> Reply:
+    """Call into the world; whatever it raises, other than a caller's mistake, is its own failure."""
+    try:
+        return call()
+    except PalestraError:
+        raise
+    except Exception:
+        raise _WorldFailed(traceback.format_exc()) from None
+
+
 class _Record:
     """What has happened so far."""
 
@@ -112,9 +126,8 @@ async def _take_turns(
         if stop is not None:
             return stop
         sampled = await conversation.act()
-        observation, reward, terminated, truncated, info = world.step(
-            Action(sampled.text, sampled.finish_reason)
-        )
+        action = Action(sampled.text, sampled.finish_reason)
+        observation, reward, terminated, truncated, info = _ask(partial(world.step, action))
         turn = Turn(
             action=sampled.text,
             observation=observation,

@@ -72,19 +72,20 @@ def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
 
 
 def _optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
-    """Optimiser state by parameter index: ``3.exp_avg``."""
-    states = learner.optimizer.state_dict()["state"]
+    """Optimiser state by optimiser and parameter index: ``0.3.exp_avg``."""
     return {
-        f"{index}.{name}": value.detach().clone().contiguous()
-        for index, values in states.items()
+        f"{number}.{index}.{name}": value.detach().clone().contiguous()
+        for number, optimizer in enumerate(learner.optimizers)
+        for index, values in optimizer.state_dict()["state"].items()
         for name, value in values.items()
     }
 
 
 def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    states: dict[int, dict[str, Tensor]] = {}
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
     for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        states.setdefault(int(index), {})[name] = value
-    whole = learner.optimizer.state_dict()
-    learner.optimizer.load_state_dict({"state": states, "param_groups": whole["param_groups"]})
+        number, index, name = key.split(".", 2)
+        states[int(number)].setdefault(int(index), {})[name] = value
+    for optimizer, state in zip(learner.optimizers, states, strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,22 @@ from torch import Tensor, nn
 from palestra.errors import ConfigError
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.losses import LossFunction, TokenTerms, entropy
+from palestra.training.muon import Muon
+from palestra.training.prefix import hidden_states
 from palestra.types import Segment
+
+
+OptimizerName = Literal["adamw", "muon"]
+
+
+def make_optimizers(model: Any, name: OptimizerName) -> list[torch.optim.Optimizer]:
+    """One optimiser, or Muon for matrices inside the layers and AdamW for embeddings and norms."""
+    named = list(model.named_parameters())
+    matrices = [p for key, p in named if name == "muon" and p.ndim == 2 and ".layers." in key]
+    chosen = {id(p) for p in matrices}
+    rest = [p for _, p in named if id(p) not in chosen]
+    made: list[torch.optim.Optimizer] = [Muon(matrices, lr=0.0)] if matrices else []
+    return [*made, torch.optim.AdamW(rest, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
 class Learner:
@@ -27,25 +42,24 @@ class Learner:
         self,
         model: Any,
         *,
+        optimizer: OptimizerName = "adamw",
         max_gradient_norm: float = 1.0,
         micro_batch_tokens: int = 8192,
         temperature: float = 1.0,
     ) -> None:
-        """Train ``model`` with AdamW.
+        """Train ``model``.
 
         Args:
             model: a transformers causal language model.
+            optimizer: ``adamw``, or ``muon`` for the layers' matrices with AdamW for everything else.
             max_gradient_norm: gradients are scaled down to this norm.
             micro_batch_tokens: padded tokens per forward pass; bounds memory.
             temperature: of the sampler, so that log-probabilities are those of the same distribution.
         """
         self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
-        self._max_norm, self._micro_batch_tokens, self._temperature = (
-            max_gradient_norm,
-            micro_batch_tokens,
-            temperature,
-        )
+        self.optimizers = make_optimizers(model, optimizer)
+        self._max_norm, self._micro_batch_tokens = max_gradient_norm, micro_batch_tokens
+        self._temperature = temperature
 
     def update(
         self, segments: Sequence[Segment], loss: LossFunction, learning_rate: float, reference: Any = None
@@ -71,7 +85,7 @@ class Learner:
                 "no action token in the batch: every label is masked, so nothing can be learned"
             )
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
         for batch in make_micro_batches(segments, self._micro_batch_tokens):
             terms = self._terms(batch, reference)
@@ -81,10 +95,11 @@ class Learner:
                 sums[name] = sums.get(name, 0.0) + float(value)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm))
         if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             raise FloatingPointError(f"gradient norm is {norm}; the update was not applied")
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = learning_rate
+            optimizer.step()
         self.model.eval()
         means = {name: value / count for name, value in sums.items()}
         return means | {"gradient/norm": norm, "tokens/trained": float(count), "learning_rate": learning_rate}
@@ -107,8 +122,8 @@ class Learner:
 
 def action_logits(model: Any, batch: MicroBatch) -> Tensor:
     """(action tokens, vocabulary) float32 logits that predict each action token."""
-    hidden = model.base_model(input_ids=batch.ids, use_cache=False)[0]
-    logits: Tensor = model.get_output_embeddings()(hidden[batch.rows, batch.before])
+    hidden, start = hidden_states(model, batch.ids, int(batch.before.min()))
+    logits: Tensor = model.get_output_embeddings()(hidden[batch.rows, batch.before - start])
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
