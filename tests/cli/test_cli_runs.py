@@ -57,6 +57,20 @@ def test_a_run_is_gone_on_with_only_if_asked(palestra, collected: Path) -> None:
     assert (done.code, "--set" in done.err) == (2, True)
 
 
+def test_a_run_that_is_done_ends_in_its_table_and_report(palestra, collected: Path, tmp_path) -> None:
+    path = shutil.copytree(collected, tmp_path / "run")
+    run = RunFolder.open(path)
+    for stage in ("sft", "gate", "rl", "mine", "evaluate"):
+        run.finish_stage(stage, {"seconds": 1.0})
+    run.write_eval("oracle-scripted", {"stage": "oracle", "success": 1.0, "episodes": 9, "world": "orders"})
+    done = palestra("train", path, "--resume")
+    assert done.code == 0
+    assert "World: orders" in done.out
+    assert "Oracle" in done.out
+    assert done.out.endswith(f"Report: {path / 'report.html'}\n")
+    assert (path / "report.html").exists()
+
+
 def test_an_existing_folder_is_never_written_over(palestra, collected: Path) -> None:
     before = files(collected)
     done = palestra("collect", "quickstart", "--out", collected)

@@ -90,8 +90,11 @@ def test_one_ctrl_c_at_the_prompt_is_enough() -> None:
     command = [sys.executable, "-u", "-m", "palestra.cli", "play", "orders"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        while process.stdout.read(2) != b"> ":
-            pass
+        printed = b""
+        while not printed.endswith(b"\n> "):
+            byte = process.stdout.read(1)
+            assert byte, "ended before it asked"
+            printed += byte
         process.send_signal(signal.SIGINT)
         assert b"Stopped" in process.stdout.read()
         assert process.wait(timeout=20) == 0

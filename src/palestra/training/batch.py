@@ -1,6 +1,7 @@
 """Segments to tensors: length-bucketed micro-batches under a token budget.
 
-Rows of similar length share a micro-batch, so little is padded. Padding is on the right, behind
+Rows that open alike (one system prompt) and are of similar length share a micro-batch, so that what they
+have in common is read once and little is padded. Padding is on the right, behind
 everything a causal model looks at, hence no attention mask is needed; which logits count follows from
 the segment's own mask.
 """
@@ -15,6 +16,10 @@ from torch import Tensor
 
 from palestra.errors import ConfigError
 from palestra.types import Segment
+
+
+OPENING_TOKENS = 128
+"""Rows of one micro-batch agree in as many leading ids, or in all if they are shorter."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,16 @@ def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int
     """
     for segment in segments:
         _check(segment)
-    order = sorted(range(len(segments)), key=lambda index: (-len(segments[index].ids), index))
+    opening = {index: segment.ids[:OPENING_TOKENS] for index, segment in enumerate(segments)}
+    order = sorted(opening, key=lambda index: (opening[index], -len(segments[index].ids), index))
     batches: list[MicroBatch] = []
     start = 0
     while start < len(order):
-        width = len(segments[order[start]].ids)
-        count = max(1, max_tokens // width)
-        batches.append(_tensors(segments, order[start : start + count], pad_id))
-        start += count
+        first = order[start]
+        most = max(1, max_tokens // len(segments[first].ids))
+        alike = [index for index in order[start : start + most] if opening[index] == opening[first]]
+        batches.append(_tensors(segments, alike, pad_id))
+        start += len(alike)
     return batches
 
 

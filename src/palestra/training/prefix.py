@@ -14,7 +14,7 @@ from torch import Tensor
 
 from palestra.policy.forward import ModelCache, last_hidden
 
-MIN_SHARED_TOKENS = 16
+MIN_SHARED_TOKENS = 64
 """A shorter prefix is not worth a forward pass of its own."""
 
 
