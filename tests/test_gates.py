@@ -23,6 +23,7 @@ NEED_TRAINING_EXTRA = {"training", "pipeline", "adapters", "recipes"}
 """Parts that may load torch as a whole; of all others, only the files below."""
 TRAINING_FILES = {
     "policy/cpu_kernels.py",
+    "policy/forward.py",
     "policy/local.py",
     "policy/nano.py",
     "policy/slot_cache.py",

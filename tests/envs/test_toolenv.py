@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Optional
 import pytest
 
 from palestra.actions import render_call
-from palestra.envs import ToolEnv, ToolError, call, play, run_oracle, tool
+from palestra.envs import ToolEnv, ToolError, call, make_env, play, run_oracle, tool
 from palestra.errors import ConfigError, UnsolvableTask, WorldError
 from palestra.types import Action, Facts, Task, ToolCall
 
@@ -340,3 +340,15 @@ def test_every_action_format_is_shown_and_understood(action_format: str) -> None
 def test_facts_are_plain_values_that_can_be_stored() -> None:
     env = started()
     assert json.loads(json.dumps(env.step(say("read_note", colour="red"))[-1]))
+
+
+def test_a_world_that_requires_reasoning_refuses_a_bare_action_and_the_oracle_gives_one():
+    env = make_env("orders", require_reasoning=True)
+    task = env.make_task(3)
+    assert "reasoning" in env.system_prompt
+    env.reset(options={"task": task})
+    call = next(iter(env.oracle(env.state)))
+    _, _, _, _, info = env.step(render_call(call))
+    assert info["error"] == "missing_parameter"
+    assert not info["state_changed"]
+    assert len(run_oracle(env, task)) == task.optimal_turns

@@ -16,7 +16,9 @@ def terms(policy, sampled, advantages, reference=None) -> TokenTerms:
     as_tensor = lambda values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
     policy = as_tensor(policy).requires_grad_()
     reference = None if reference is None else as_tensor(reference)
-    return TokenTerms(policy, as_tensor(sampled), reference, as_tensor(advantages), torch.zeros(len(policy)))
+    return TokenTerms(
+        policy, as_tensor(sampled), reference, as_tensor(advantages), torch.zeros(len(policy), 2)
+    )
 
 
 def segment(length: int, seed: int, advantage: float) -> Segment:
@@ -64,14 +66,18 @@ def test_k3_value_and_gradient_by_hand_and_bounded():
 
 
 def test_entropy_of_a_uniform_distribution_is_the_log_of_its_size():
-    assert entropy(torch.zeros(2, 8)).tolist() == pytest.approx([math.log(8)] * 2)
+    assert entropy(torch.log_softmax(torch.zeros(2, 8), -1)).tolist() == pytest.approx([math.log(8)] * 2)
 
 
 def test_temperature_belongs_in_the_trainers_logprobs():
-    logits = torch.tensor([[2.0, 1.0, 0.0]])
-    from palestra.training.learner import token_logprobs
-
-    assert token_logprobs(logits / 0.5, torch.tensor([0])).item() == pytest.approx(-0.14293, abs=1e-5)
+    row = Segment("t", (7, 0), (False, True), (0.0, 0.0), (0.0, 1.0))
+    made = learner(temperature=0.5)
+    with torch.no_grad():  # logits 2, 1, 0 for the first three ids whatever the input, the rest impossible
+        made.model.lm_head = torch.nn.Linear(32, 64, bias=True).double()
+        made.model.lm_head.weight.zero_()
+        made.model.lm_head.bias.fill_(-1e9)
+        made.model.lm_head.bias[:3] = torch.tensor([2.0, 1.0, 0.0])
+    assert made.update([row], imitation_loss, 0.0)["loss/total"] == pytest.approx(0.14293, abs=1e-5)
 
 
 def test_the_gradient_does_not_depend_on_micro_batches():
@@ -173,5 +179,5 @@ def test_reading_a_shared_prefix_once_gives_the_plain_gradient(shared):
     assert once.update(rows, imitation_loss, 0.0) == pytest.approx(plain.update(rows, imitation_loss, 0.0))
     torch.testing.assert_close(gradient(once), gradient(plain), rtol=1e-6, atol=1e-9)
     assert (shared >= prefix.MIN_SHARED_TOKENS) == (
-        prefix.hidden_states(once.model, torch.tensor([head + (7, 8), head + (8, 9)]), shared)[1] > 0
+        prefix.hidden_states(once.model, torch.tensor([(*head, 7, 8), (*head, 8, 9)]), shared)[1] > 0
     )

@@ -17,7 +17,6 @@ from typing import Any
 import gymnasium
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from palestra.actions import render_call
 from palestra.envs.conversation import ScriptedTurn, play, run_oracle
 from palestra.envs.toolenv import ToolEnv
 from palestra.errors import WorldError
@@ -159,7 +158,7 @@ def _script(env: ToolEnv[Any], task: Task) -> list[str]:
     for call in run_oracle(env, task):
         if rng.random() < 0.3:
             script.append("hm")
-        script.append(render_call(call, env.action_format))
+        script.append(env.say(call))
     return script
 
 

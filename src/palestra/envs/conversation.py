@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from palestra.actions import render_call
 from palestra.envs.toolenv import MAX_ORACLE_TURNS, ToolEnv
 from palestra.errors import UnsolvableTask, WorldError
 from palestra.types import Task, ToolCall
@@ -61,7 +60,7 @@ def run_oracle(env: ToolEnv[Any], task: Task) -> list[ToolCall]:
         if call is None:
             break
         calls.append(call)
-        _, reward, terminated, _, _ = env.step(render_call(call, env.action_format))
+        _, reward, terminated, _, _ = env.step(env.say(call))
         if reward > 0:
             return calls
         if terminated:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from palestra.actions import ActionFormat, render_call
 from palestra.envs.tools import tool_line
-from palestra.types import ToolCall, ToolSpec
+from palestra.types import ToolSpec
 
 _OPENINGS = ("Tools:", "You can call:", "Your tools are:", "Use these tools:")
 _CLOSINGS = ("Reply with one call:", "Answer with exactly one call:", "Each turn, write one call:")
@@ -55,14 +54,11 @@ def offered_tools(tools: Sequence[ToolSpec], prompt_seed: str | None) -> tuple[T
     return tuple(offered)
 
 
-def system_prompt(
-    instructions: str, tools: Sequence[ToolSpec], action_format: ActionFormat, prompt_seed: str | None
-) -> str:
-    """Instructions, one line a tool, and the action format; ``prompt_seed`` picks the wording."""
+def system_prompt(instructions: str, tools: Sequence[ToolSpec], example: str, prompt_seed: str | None) -> str:
+    """Instructions, one line a tool, and an example action; ``prompt_seed`` picks the wording."""
     opening, closing = _OPENINGS[0], _CLOSINGS[0]
     if prompt_seed is not None:
         rng = random.Random(f"words:{prompt_seed}")
         opening, closing = rng.choice(_OPENINGS), rng.choice(_CLOSINGS)
-    example = render_call(ToolCall("NAME", {"KEY": "VALUE"}), action_format)
     parts = [instructions, opening, *(tool_line(spec) for spec in tools), f"{closing} {example}"]
     return "\n".join(part for part in parts if part)

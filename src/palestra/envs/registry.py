@@ -7,6 +7,7 @@ file is loaded under a module name that holds its time of change, so an edited w
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -71,6 +72,7 @@ def list_envs() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+@functools.cache
 def _installed() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 

@@ -13,12 +13,12 @@ import copy
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
 
-from palestra.actions import ActionFormat, error_observation, parse_action
+from palestra.actions import ActionFormat, error_observation, parse_action, render_call
 from palestra.envs.hashing import canonical_json, state_hash
 from palestra.envs.prompts import offered_tools, system_prompt
 from palestra.envs.spaces import UnicodeText
@@ -90,6 +90,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         difficulty: int | None = None,
         prompt_seed: int | None = None,
         action_format: ActionFormat = "json",
+        require_reasoning: bool = False,
     ) -> None:
         """Make a world; ``reset`` starts an episode in it.
 
@@ -97,6 +98,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             difficulty: level of the tasks made here; the class's default if None.
             prompt_seed: vary the system prompt from task to task; None keeps one prompt.
             action_format: how actions are written, such as ``json``, ``hermes`` or ``react``.
+            require_reasoning: refuse an action that does not say why first.
 
         Raises:
             ConfigError: for a difficulty the world does not have.
@@ -104,6 +106,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.difficulty = self._known_difficulty(difficulty, self.default_difficulty)
         self.prompt_seed = prompt_seed
         self.action_format = action_format
+        self.require_reasoning = require_reasoning
         self.observation_space = UnicodeText(_MAX_OBSERVATION)
         self.action_space = UnicodeText(_MAX_ACTION)
         self._task: Task | None = None
@@ -150,7 +153,15 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
     @property
     def system_prompt(self) -> str:
         """Policy, one line a tool, and the action format, for the current task."""
-        return system_prompt(self.instructions, self.tool_specs, self.action_format, self._wording_seed())
+        call = ToolCall("NAME", {"KEY": "VALUE"}, "WHY" if self.require_reasoning else None)
+        example = render_call(call, self.action_format)
+        return system_prompt(self.instructions, self.tool_specs, example, self._wording_seed())
+
+    def say(self, call: ToolCall) -> str:
+        """A call as text in this world's format; a script's call that must give a reason gets a plain one."""
+        if self.require_reasoning and call.reasoning is None and call.tool_name in self.tools:
+            call = replace(call, reasoning=self.tools[call.tool_name].description)
+        return render_call(call, self.action_format)
 
     def make_task(
         self,
@@ -263,6 +274,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             parsed = parse_action(
                 action, self._allowed_tools(), format=self.action_format, finish_reason=finish
             )
+            if self.require_reasoning and not parsed.call.reasoning:
+                raise ActionError("missing_parameter", "Say why in the action's reasoning before it acts.")
         except ActionError as error:
             return _Reply(error_observation(error), "error", error=error)
         try:

@@ -25,6 +25,7 @@ class WorldConfig(_Section):
     name: str = Field("orders", description="A builtin world, `file.py:Class`, or `module:Class`.")
     difficulty: int | None = Field(None, description="Level of every task; the world's default if null.")
     action_format: ActionFormat = Field("json", description="How actions are written.")
+    require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
 
 
 class PolicyConfig(_Section):
@@ -83,6 +84,9 @@ class GateConfig(_Section):
 
     tasks: int = Field(24, ge=1, description="Validation tasks.")
     min_format_compliance: float = Field(0.8, ge=0, le=1, description="Share of actions that must parse.")
+    min_success_at_group: float = Field(
+        0.1, ge=0, le=1, description="Share of tasks on which an attempt of a group must succeed."
+    )
 
 
 class RlConfig(_Section):

@@ -12,6 +12,7 @@ from typing import Any
 
 from palestra.errors import GateFailed
 from palestra.evaluation import evaluate_trajectories, pass_at_k
+from palestra.pipeline.config import GateConfig
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, load_start
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
@@ -81,21 +82,22 @@ def gate(workshop: Workshop) -> dict[str, Any]:
     workshop.reporter.line(
         f"  format compliance {compliance:.1%}, success at 1 {success:.1%}, at {size} {at_size:.1%}"
     )
-    _refuse_unready(compliance, config.gate.min_format_compliance, at_size, size, len(tasks))
+    _refuse_unready(config.gate, compliance, at_size, size)
     return {"format_compliance": compliance, "success_at_1": success, f"success_at_{size}": at_size}
 
 
-def _refuse_unready(compliance: float, needed: float, at_size: float, size: int, tasks: int) -> None:
-    if compliance < needed:
+def _refuse_unready(needed: GateConfig, compliance: float, at_size: float, size: int) -> None:
+    if compliance < needed.min_format_compliance:
         raise GateFailed(
-            f"Format compliance is {compliance:.1%}, under {needed:.0%}: reinforcement learning would mostly "
-            "see errors. Fix the data first: more demonstrations (collect.tasks), another epoch (sft.epochs), "
-            "or look at what the policy writes: the attempts are in trajectories/gate of the run."
+            f"Format compliance is {compliance:.1%}, under {needed.min_format_compliance:.0%}: reinforcement "
+            "learning would mostly see errors. Fix the data first: more demonstrations (collect.tasks), "
+            "another epoch (sft.epochs), or look at what the policy writes: it is in trajectories/gate."
         )
-    if at_size == 0.0:
+    if at_size < needed.min_success_at_group:
         raise GateFailed(
-            f"No attempt out of {size} succeeds on any of {tasks} validation tasks, so every group would be "
-            "without spread. Collect more demonstrations or start at a lower world.difficulty."
+            f"An attempt out of {size} succeeds on only {at_size:.1%} of the validation tasks, under "
+            f"{needed.min_success_at_group:.0%}: most groups would be without spread. Collect more "
+            "demonstrations (collect.tasks) or start at a lower world.difficulty."
         )
 
 

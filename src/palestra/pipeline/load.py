@@ -92,3 +92,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     if isinstance(name, str) and ".py:" in name:
         file, _, cls = name.partition(":")
         world["name"] = f"{(folder / file).resolve()}:{cls}"
+    policy = values.get("policy", {})
+    model = policy.get("model", "nano") if isinstance(policy, dict) else "nano"
+    if isinstance(model, str) and model != "nano":
+        policy["model"] = str((folder / model).resolve())

@@ -7,6 +7,7 @@ what it left on disk and comes to the same end, because nothing random depends o
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,11 @@ def run_pipeline(
         started = time.perf_counter()
         result: dict[str, Any] = STAGES[name](workshop)
         seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": peak})
+        run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": peak_memory_mb()})
         reporter.line(f"  {name} took {seconds:.0f} s")
+
+
+def peak_memory_mb() -> float:
+    """Most resident memory this process has had; the system counts in kilobytes, on macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -38,7 +38,10 @@ class Workshop:
     def make_world(self) -> ToolEnv[Any]:
         """A fresh world as configured."""
         world = self.config.world
-        options: dict[str, Any] = {"action_format": world.action_format}
+        options: dict[str, Any] = {
+            "action_format": world.action_format,
+            "require_reasoning": world.require_reasoning,
+        }
         if world.difficulty is not None:
             options["difficulty"] = world.difficulty
         made = make_env(world.name, **options)
@@ -98,8 +101,12 @@ class Workshop:
         return list(drawn.values())
 
     def held_out_tasks(self, split: Split, count: int) -> list[Task]:
-        """The first tasks of a split that are no copies of a training task used so far."""
-        return self.tasks.take(split, count, exclude=self._trained_on())
+        """The first tasks of a split that are no copies of a training task.
+
+        Validation keeps clear of the demonstrations, which are there before it and never change; the test
+        keeps clear of everything the run ever trained on.
+        """
+        return self.tasks.take(split, count, exclude=self._trained_on(split))
 
     def preflight(self) -> None:
         """Refuse a run that cannot learn, before anything is spent.
@@ -113,13 +120,11 @@ class Workshop:
             run_oracle(world, task)
         _ = self.rubric
 
-    def _trained_on(self) -> set[str]:
-        return {
-            group.task.content_hash
-            for stage in self.run.trajectory_stages()
-            if not stage.startswith(("eval", "gate", "validation"))
-            for group in self.run.read_groups(stage)
-        }
+    def _trained_on(self, split: Split) -> set[str]:
+        stages = ["collect"]
+        if split == "test":
+            stages = [s for s in self.run.trajectory_stages() if not s.startswith(("eval", "gate"))]
+        return {group.task.content_hash for stage in stages for group in self.run.read_groups(stage)}
 
 
 Stage = Callable[[Workshop], dict[str, Any]]

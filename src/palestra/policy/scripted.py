@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from palestra.actions import ActionFormat, render_call
 from palestra.errors import WorldError
 from palestra.policy.base import Sampled
 from palestra.types import Message, ToolCall, ToolSpec
@@ -23,7 +22,6 @@ class ScriptableWorld(Protocol):
     """What a script may look at: the live state, the oracle, the declared tools."""
 
     state: Any
-    action_format: ActionFormat
 
     @property
     def tool_specs(self) -> Sequence[ToolSpec]:
@@ -31,6 +29,9 @@ class ScriptableWorld(Protocol):
 
     def oracle(self, state: Any) -> Iterator[ToolCall]:
         """Right actions from ``state`` on."""
+
+    def say(self, call: ToolCall) -> str:
+        """A call as the text of an action."""
 
 
 Script = Callable[[ScriptableWorld, random.Random, Sequence[str]], str]
@@ -43,13 +44,13 @@ def oracle_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[
     Raises:
         WorldError: the world has no oracle, or it yields nothing before the episode's end.
     """
-    return render_call(_oracle_calls(world, 1)[0], world.action_format)
+    return world.say(_oracle_calls(world, 1)[0])
 
 
 def random_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[str]) -> str:
     """A random tool with random parameters of the right types."""
     spec = rng.choice(world.tool_specs)
-    return render_call(ToolCall(spec.name, _random_parameters(spec, rng)), world.action_format)
+    return world.say(ToolCall(spec.name, _random_parameters(spec, rng)))
 
 
 def replay_script(actions: Sequence[str]) -> Script:
@@ -79,7 +80,7 @@ class NoisyTeacher:
             call = calls[-1]
         elif draw >= 1 - self.wrong:
             call = _mistaken(call, world.tool_specs, rng)
-        return render_call(call, world.action_format)
+        return world.say(call)
 
 
 @dataclass(frozen=True)

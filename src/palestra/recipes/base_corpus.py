@@ -1,11 +1,10 @@
 """World-agnostic text for the nano base: copying, look-up and rules over random schemas.
 
 The base must know how a tool dialogue is written and how to copy a value it has read into the right
-parameter, and nothing about any world. So every episode here invents its own tools, keys and values:
-tool names are random word pairs, ids random digits, and which tool to call is always *said* somewhere
-in the context (named outright, or by a rule such as "when status is red use X"), so that the next
-action can be computed from the text. The surprising choice: half of all rows are plain repetition of
-random spans, because attention learns to copy there first and everything else builds on it.
+parameter, and nothing about any world. So every episode here invents its own tools, keys and values,
+and which tool to call is always *said* somewhere in the context (named outright, or by a rule such as
+"if status is red use X"), so that the next action can be computed from the text. The surprising choice:
+the first updates see plain repetition only, because there attention learns to copy soonest.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def word(rng: random.Random) -> str:
 def value(rng: random.Random) -> str:
     """A value worth copying: digits, an id, a word, two words, a time."""
     kind = rng.random()
-    if kind < 0.4:
-        return "".join(rng.choice("0123456789") for _ in range(rng.randint(1, 7)))
-    if kind < 0.6:
+    if kind < 0.45:
+        return "".join(rng.choice("0123456789") for _ in range(rng.choice((1, 2, 2, 3, 4, 5, 5, 6, 7))))
+    if kind < 0.65:
         digits = "".join(rng.choice("0123456789") for _ in range(rng.randint(2, 5)))
-        return rng.choice("ABCDEFGHKLMPRSTW") + rng.choice(("", "-")) + digits
+        return rng.choice("ABCDEFGHKLMPRSTW") + rng.choice(("", "", "-")) + digits
     if kind < 0.8:
         return word(rng)
     if kind < 0.93:
@@ -78,19 +77,20 @@ def filler(rng: random.Random) -> str:
 
 
 def make_schema(rng: random.Random, keys: Sequence[str]) -> Schema:
-    """Three to eight tools, each taking up to three of ``keys``."""
-    count = rng.randint(3, 8)
-    return {identifier(rng): tuple(rng.sample(keys, rng.choice((0, 1, 1, 1, 2, 2, 3)))) for _ in range(count)}
+    """Three to six tools, each taking up to three of ``keys``."""
+    count = rng.randint(3, 6)
+    return {identifier(rng): tuple(rng.sample(keys, rng.choice((0, 1, 1, 2, 2, 3)))) for _ in range(count)}
 
 
 def system_text(rng: random.Random, schema: Schema) -> str:
     """A system prompt in the shape worlds use: an instruction, the tools, the action's form."""
-    lines = [filler(rng)] if rng.random() < 0.7 else []
+    lines = [filler(rng)] if rng.random() < 0.3 else []
     lines.append(rng.choice(("Tools:", "You may call:", "Use these tools:")))
     for name, parameters in schema.items():
-        about = f": {filler(rng)}" if rng.random() < 0.7 else ""
+        about = f": {filler(rng)}" if rng.random() < 0.15 else ""
         lines.append(f"- {name}({', '.join(parameters)}){about}")
-    lines.append(rng.choice(_ACTION_RULES))
+    if rng.random() < 0.5:
+        lines.append(rng.choice(_ACTION_RULES))
     return "\n".join(lines)
 
 
@@ -106,7 +106,7 @@ def action_text(name: str, parameters: Record, numeric: frozenset[str] = frozens
 def _choose(rng: random.Random, schema: Schema, record: Record) -> tuple[str, str]:
     """A tool, and text from which a reader can tell that it is the one to call."""
     name = rng.choice(list(schema))
-    if rng.random() < 0.45:
+    if rng.random() < 0.8:
         return name, rng.choice(("next {}", "use {}", "now call {}", "then {}")).format(name)
     key = rng.choice(list(record))
     other_name, other_value = rng.choice(list(schema)), value(rng)
@@ -118,16 +118,16 @@ def _choose(rng: random.Random, schema: Schema, record: Record) -> tuple[str, st
 
 
 def dialogue(rng: random.Random) -> tuple[Message, ...]:
-    """One tool dialogue of two to six turns whose every action follows from the text before it."""
-    keys = list({identifier(rng) for _ in range(rng.randint(5, 9))})
+    """One tool dialogue of three to eight turns whose every action follows from the text before it."""
+    keys = list({identifier(rng) for _ in range(rng.randint(4, 7))})
     schema = make_schema(rng, keys)
     numeric = frozenset(rng.sample(keys, 2))
-    known: Record = {key: value(rng) for key in rng.sample(keys, rng.randint(2, len(keys)))}
+    known: Record = {key: value(rng) for key in rng.sample(keys, rng.randint(2, 4))}
     name, hint = _choose(rng, schema, known)
     texts = [record_text(rng, known), hint]
     rng.shuffle(texts)
     messages = [Message("system", system_text(rng, schema)), Message("user", ". ".join(texts))]
-    for _ in range(rng.randint(2, 6)):
+    for _ in range(rng.randint(3, 8)):
         missing = [key for key in schema[name] if key not in known]
         for key in missing:
             known[key] = value(rng)
@@ -135,17 +135,16 @@ def dialogue(rng: random.Random) -> tuple[Message, ...]:
             update = record_text(rng, {key: known[key] for key in missing})
             last = messages.pop()
             messages.append(Message(last.role, f"{last.content}. {update}"))
-        messages.append(
-            Message("assistant", action_text(name, {key: known[key] for key in schema[name]}, numeric))
-        )
-        fresh = {key: value(rng) for key in rng.sample(keys, rng.randint(1, 3))}
+        values = {key: known[key] for key in schema[name]}
+        messages.append(Message("assistant", action_text(name, values, numeric)))
+        fresh = {key: value(rng) for key in rng.sample(keys, rng.choice((1, 1, 2)))}
         known.update(fresh)
         name, hint = _choose(rng, schema, fresh)
         messages.append(Message("tool", f"{record_text(rng, fresh)}. {hint}"))
     return tuple(messages[:-1])
 
 
-def repetition(rng: random.Random, length: int, vocabulary: range) -> list[int]:
-    """A random span repeated to ``length``; on periods that vary, copying is learned soonest."""
-    span = [rng.randrange(vocabulary.start, vocabulary.stop) for _ in range(rng.randint(3, 40))]
+def repetition(rng: random.Random, length: int, vocabulary: Sequence[int]) -> list[int]:
+    """A random span of ``vocabulary`` repeated to ``length``, its period drawn anew each time."""
+    span = [rng.choice(vocabulary) for _ in range(rng.randint(3, 40))]
     return (span * (length // len(span) + 1))[:length]

@@ -1,9 +1,8 @@
 """Train the world-agnostic nano base from nothing: ``python -m palestra.recipes.nano_base --out FOLDER``.
 
-Rows are half random repetition (which teaches attention to copy) and half invented tool dialogues
-(which teach where to copy from and to). The loss counts every token, action tokens fully and the rest
-at a tenth. Everything follows from the seed. Expect repetition accuracy above 0.95 after a few hundred
-updates and most dialogue actions exact at the end; ``docs/nano.md`` holds the last curve.
+First only random spans repeated over and over, on which attention learns to copy within a few hundred
+updates; then invented tool dialogues, which teach where to copy from and to, with some repetition between.
+Only action tokens count. Everything follows from the seed; ``docs/nano.md`` holds the last curve.
 """
 
 from __future__ import annotations
@@ -12,19 +11,20 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
 from palestra.policy.nano import new_nano, save_policy, train_tokenizer
 from palestra.recipes.base_corpus import WORDS, dialogue, repetition
-from palestra.training.learner import make_optimizers
+from palestra.training import Learner, imitation_loss
+from palestra.types import Segment
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,16 @@ class BaseConfig:
     updates: int = 4000
     copy_updates: int = 300
     """Updates of repetition alone before dialogues join in."""
-    rows: int = 12
+    rows: int = 16
     """Dialogues per update."""
-    row_tokens: int = 448
+    row_tokens: int = 320
     repetition_rows: int = 32
     repetition_tokens: int = 64
     repetition_share: float = 0.15
     """Share of later updates that are repetition."""
     learning_rate: float = 0.01
     """Peak, of Muon for the layers' matrices and of AdamW for the rest."""
-    other_token_weight: float = 0.1
-    """Loss weight of tokens that are no action."""
-    vocabulary_size: int = 2048
+    vocabulary_size: int = 3072
     hidden: int = 128
     feed_forward: int = 256
     layers: str = "caca"
@@ -53,73 +51,75 @@ class BaseConfig:
     seed: int = 0
 
 
-Row = tuple[list[int], list[float]]
-
-
 def tokenizer_texts(seed: int) -> list[str]:
     """The text the vocabulary is learned from."""
     rng = random.Random(f"tokenizer-{seed}")
-    return [message.content for _ in range(3000) for message in dialogue(rng)] + list(WORDS) * 3
+    return [message.content for _ in range(3000) for message in dialogue(rng)] + list(WORDS) * 4
 
 
-def dialogue_row(rng: random.Random, template: RoleTokenTemplate, config: BaseConfig) -> Row:
-    """Ids and loss weights of one dialogue, cut to the row length."""
+def as_segment(ids: list[int], mask: list[bool]) -> Segment:
+    """A row to imitate."""
+    zeros = (0.0,) * len(ids)
+    return Segment("base", tuple(ids), tuple(mask), zeros, tuple(float(trained) for trained in mask))
+
+
+def dialogue_segment(rng: random.Random, template: RoleTokenTemplate, config: BaseConfig) -> Segment:
+    """One dialogue, cut to the row length; trained on what the assistant says and its end tokens."""
     ids: list[int] = []
-    weights: list[float] = []
+    mask: list[bool] = []
     for message in dialogue(rng):
         piece = template.render_closed([message])
-        inside = 1.0 if message.role == "assistant" else config.other_token_weight
         ids += piece
-        weights += [config.other_token_weight] + [inside] * (len(piece) - 1)
-    return ids[: config.row_tokens], weights[: config.row_tokens]
+        mask += [False] + [message.role == "assistant"] * (len(piece) - 1)
+    return as_segment(ids[: config.row_tokens], mask[: config.row_tokens])
 
 
-def training_rows(
+def repetition_segment(rng: random.Random, config: BaseConfig, *, few: bool) -> Segment:
+    """Repeated ids; ``few`` different ones, as in numbers, so that only several together tell the place."""
+    vocabulary: Sequence[int] = range(len(CONTROL_TOKENS), config.vocabulary_size)
+    if few:
+        vocabulary = rng.sample(vocabulary, 12)
+    ids = repetition(rng, config.repetition_tokens, vocabulary)
+    return as_segment(ids, [False] + [True] * (len(ids) - 1))
+
+
+def training_segments(
     rng: random.Random, template: RoleTokenTemplate, config: BaseConfig, update: int
-) -> list[Row]:
+) -> list[Segment]:
     """One update's rows: all repetition or all dialogue."""
-    if update <= config.copy_updates or rng.random() < config.repetition_share:
-        vocabulary = range(len(CONTROL_TOKENS), config.vocabulary_size)
-        spans = [repetition(rng, config.repetition_tokens, vocabulary) for _ in range(config.repetition_rows)]
-        return [(ids, [1.0] * len(ids)) for ids in spans]
-    return [dialogue_row(rng, template, config) for _ in range(config.rows)]
-
-
-def collate(rows: list[Row], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Rows to right-padded (rows, tokens) ids and weights."""
-    width = max(len(ids) for ids, _ in rows)
-    ids = torch.full((len(rows), width), pad_id)
-    weights = torch.zeros(len(rows), width)
-    for index, (row_ids, row_weights) in enumerate(rows):
-        ids[index, : len(row_ids)] = torch.tensor(row_ids)
-        weights[index, : len(row_ids)] = torch.tensor(row_weights)
-    return ids, weights
-
-
-def weighted_loss(model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token, weighted; (rows, tokens) in, a scalar out."""
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    flat = weights[:, 1:].flatten()
-    return (losses * flat).sum() / flat.sum()
+    copying = update <= config.copy_updates
+    if copying or rng.random() < config.repetition_share:
+        return [
+            repetition_segment(rng, config, few=not copying and index % 2 == 0)
+            for index in range(config.repetition_rows)
+        ]
+    return [dialogue_segment(rng, template, config) for _ in range(config.rows)]
 
 
 @torch.no_grad()
-def measure(model: nn.Module, template: RoleTokenTemplate, config: BaseConfig) -> dict[str, float]:
+def measure(model: Any, template: RoleTokenTemplate, config: BaseConfig) -> dict[str, float]:
     """Share of repeated tokens, action tokens and whole actions predicted exactly, on unseen rows."""
     rng = random.Random(f"measure-{config.seed}")
-    copies = torch.tensor([_span_gap_span(rng, config.vocabulary_size) for _ in range(32)])
-    rows = [dialogue_row(rng, template, config) for _ in range(48)]
-    ids, weights = collate(rows, template.pad_id)
-    guesses = model(input_ids=ids, use_cache=False).logits.argmax(-1)[:, :-1]
-    right = (guesses == ids[:, 1:]) | (weights[:, 1:] < 1.0)
-    counted = weights[:, 1:] == 1.0
-    copied = model(input_ids=copies, use_cache=False).logits.argmax(-1)[:, 54:-1] == copies[:, 55:]
+    right: list[bool] = []
+    exact: list[bool] = []
+    for segment in [dialogue_segment(rng, template, config) for _ in range(64)]:
+        logits = model(input_ids=torch.tensor([segment.ids]), use_cache=False).logits[0]
+        hits = [False, *(logits.argmax(-1)[:-1] == torch.tensor(segment.ids[1:])).tolist()]
+        right += [hit for hit, trained in zip(hits, segment.action_mask, strict=True) if trained]
+        exact += _whole_actions(hits, segment.action_mask)
     return {
-        "copy_accuracy": copied.float().mean().item(),
-        "action_token_accuracy": (right & counted).sum().item() / counted.sum().item(),
-        "action_accuracy": _whole_actions(right, counted),
+        "copy_accuracy": measure_copying(model, rng, config.vocabulary_size),
+        "action_token_accuracy": sum(right) / len(right),
+        "action_accuracy": sum(exact) / len(exact),
     }
+
+
+@torch.no_grad()
+def measure_copying(model: Any, rng: random.Random, vocabulary_size: int) -> float:
+    """Share of ids predicted exactly when a span comes again after other ids."""
+    copies = torch.tensor([_span_gap_span(rng, vocabulary_size) for _ in range(32)])
+    guesses = model(input_ids=copies, use_cache=False).logits.argmax(-1)[:, 54:-1]
+    return float((guesses == copies[:, 55:]).float().mean())
 
 
 def _span_gap_span(rng: random.Random, vocabulary_size: int) -> list[int]:
@@ -130,17 +130,10 @@ def _span_gap_span(rng: random.Random, vocabulary_size: int) -> list[int]:
     return first + between + first
 
 
-def _whole_actions(right: Tensor, counted: Tensor) -> float:
-    """Share of maximal runs of counted tokens that are right throughout."""
-    exact = total = 0
-    for row_right, row_counted in zip(right.tolist(), counted.tolist(), strict=True):
-        run_ok: bool | None = None
-        for ok, inside in zip([*row_right, True], [*row_counted, False], strict=True):
-            if inside:
-                run_ok = ok if run_ok is None else run_ok and ok
-            elif run_ok is not None:
-                exact, total, run_ok = exact + run_ok, total + 1, None
-    return exact / max(total, 1)
+def _whole_actions(hits: Sequence[bool], mask: Sequence[bool]) -> list[bool]:
+    """For each maximal run of trained tokens, whether all were hit."""
+    runs = groupby(zip(hits, mask, strict=True), key=lambda pair: pair[1])
+    return [all(hit for hit, _ in pairs) for trained, pairs in runs if trained]
 
 
 def rate_factor(progress: float) -> float:
@@ -155,27 +148,15 @@ def train_base(
     template = RoleTokenTemplate(train_tokenizer(tokenizer_texts(config.seed), config.vocabulary_size))
     shape = {"hidden": config.hidden, "feed_forward": config.feed_forward, "heads": config.heads}
     model = new_nano(config.vocabulary_size, layers=config.layers, seed=config.seed, **shape)
-    optimizers = make_optimizers(model, "muon")
+    learner = Learner(model, optimizer="muon")
     rng, started = random.Random(f"rows-{config.seed}"), time.perf_counter()
     for update in range(1, config.updates + 1):
-        for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = config.learning_rate * rate_factor(update / config.updates)
-        loss = weighted_loss(model, *collate(training_rows(rng, template, config, update), template.pad_id))
-        model.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
+        segments = training_segments(rng, template, config, update)
+        rate = config.learning_rate * rate_factor(update / config.updates)
+        loss = learner.update(segments, imitation_loss, rate)["loss/total"]
         if update % 200 == 0 or update == config.updates:
             seconds = time.perf_counter() - started
-            report(
-                {
-                    "update": update,
-                    "seconds": seconds,
-                    "loss": loss.item(),
-                    **measure(model, template, config),
-                }
-            )
+            report({"update": update, "seconds": seconds, "loss": loss, **measure(model, template, config)})
     return model, template
 
 

@@ -3,9 +3,10 @@
 The pipeline creates it, every stage writes into it, the viewer and a resumed run read it::
 
     config.yaml resolved.yaml manifest.json    what was asked, what that meant, with which versions
-    metrics.jsonl alarms.jsonl logs/           what happened, a row at a time
+    metrics.jsonl alarms.jsonl                 what happened, a row at a time
     trajectories/<stage>/<name>.parquet        every episode
-    checkpoints/step-N/ stages/<stage>.json    from where to resume
+    checkpoints/<stage>/step-N/                weights and optimiser to resume from
+    stages/<stage>.json                        finished stages, which are not repeated
     eval/<name>.json report.html               what came out
 
 The one surprising choice: at creation the manifest is written last, so what has a manifest is a whole run.

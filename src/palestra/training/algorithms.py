@@ -1,4 +1,6 @@
-"""Algorithms by name: an advantage function, a loss and nothing else. Adding one touches this file only."""
+"""Algorithms by name: an advantage function, a loss and nothing else. Adding one touches
+this file, and its name in the configuration.
+"""
 
 from __future__ import annotations
 

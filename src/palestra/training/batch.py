@@ -8,6 +8,7 @@ the segment's own mask.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from palestra.errors import ConfigError
 from palestra.types import Segment
-
 
 OPENING_TOKENS = 128
 """Rows of one micro-batch agree in as many leading ids, or in all if they are shorter."""
@@ -50,7 +50,7 @@ def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int
     """
     for segment in segments:
         _check(segment)
-    opening = {index: segment.ids[:OPENING_TOKENS] for index, segment in enumerate(segments)}
+    opening = _shared_openings(segments)
     order = sorted(opening, key=lambda index: (opening[index], -len(segments[index].ids), index))
     batches: list[MicroBatch] = []
     start = 0
@@ -61,6 +61,13 @@ def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int
         batches.append(_tensors(segments, alike, pad_id))
         start += len(alike)
     return batches
+
+
+def _shared_openings(segments: Sequence[Segment]) -> dict[int, tuple[int, ...]]:
+    """How each segment opens, where another one opens alike; else nothing."""
+    opening = {index: segment.ids[:OPENING_TOKENS] for index, segment in enumerate(segments)}
+    counts = Counter(opening.values())
+    return {index: ids if counts[ids] > 1 else () for index, ids in opening.items()}
 
 
 def _check(segment: Segment) -> None:

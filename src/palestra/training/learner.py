@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from palestra.errors import ConfigError
 from palestra.training.batch import MicroBatch, make_micro_batches
-from palestra.training.losses import LossFunction, TokenTerms, entropy
+from palestra.training.losses import LossFunction, TokenTerms
 from palestra.training.muon import Muon
 from palestra.training.prefix import hidden_states
 from palestra.types import Segment
-
 
 OptimizerName = Literal["adamw", "muon"]
 
@@ -105,19 +104,21 @@ class Learner:
         return means | {"gradient/norm": norm, "tokens/trained": float(count), "learning_rate": learning_rate}
 
     def _terms(self, batch: MicroBatch, reference: Any) -> TokenTerms:
-        logits = action_logits(self.model, batch) / self._temperature
+        distribution = self._distribution(self.model, batch)
         reference_logprobs = None
         if reference is not None:
             with torch.no_grad():
-                reference_logits = action_logits(reference, batch) / self._temperature
-                reference_logprobs = token_logprobs(reference_logits, batch.targets)
+                reference_logprobs = pick(self._distribution(reference, batch), batch.targets)
         return TokenTerms(
-            policy_logprobs=token_logprobs(logits, batch.targets),
+            policy_logprobs=pick(distribution, batch.targets),
             sampled_logprobs=batch.sampled_logprobs,
             reference_logprobs=reference_logprobs,
             advantages=batch.advantages,
-            entropy=entropy(logits),
+            distribution=distribution,
         )
+
+    def _distribution(self, model: Any, batch: MicroBatch) -> Tensor:
+        return torch.log_softmax(action_logits(model, batch) / self._temperature, -1)
 
 
 def action_logits(model: Any, batch: MicroBatch) -> Tensor:
@@ -127,6 +128,6 @@ def action_logits(model: Any, batch: MicroBatch) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
-    """(tokens,) log-probabilities of ``targets`` under (tokens, vocabulary) ``logits``."""
-    return torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0]
+def pick(logprobs: Tensor, targets: Tensor) -> Tensor:
+    """(tokens,) entries of (tokens, vocabulary) log-probabilities at ``targets``."""
+    return logprobs.gather(1, targets[:, None])[:, 0]

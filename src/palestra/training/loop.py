@@ -96,11 +96,13 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
             "tokens_per_second/rollout": (parts.engine.sampled_tokens - before) / (sampled - began),
             "tokens_per_second/update": sum(len(s.ids) for s in segments) / (updated - sampled),
         }
-        if update % settings.checkpoint_every == 0 or update == settings.updates:
+        due = update % settings.checkpoint_every == 0 or update == settings.updates
+        if due:
             parts.engine.weights_changed(update)
             metrics |= parts.validate(update)
-            _save(folder, update, parts)
         parts.run.append_metrics({"stage": settings.stage, "update": update, **metrics})
+        if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
+            _save(folder, update, parts)
         parts.report(update, settings.updates, metrics)
 
 

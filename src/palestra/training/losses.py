@@ -28,8 +28,8 @@ class TokenTerms:
     """Under the frozen reference policy; None where none is used."""
     advantages: Tensor
     """Per token."""
-    entropy: Tensor
-    """Of the policy's next-token distribution, in nats; carries the gradient."""
+    distribution: Tensor
+    """(action tokens, vocabulary) log-probabilities that ``policy_logprobs`` were picked from."""
 
 
 LossSums = tuple[Tensor, dict[str, Tensor]]
@@ -40,7 +40,7 @@ LossFunction = Callable[[TokenTerms], LossSums]
 def imitation_loss(terms: TokenTerms) -> LossSums:
     """Cross-entropy of the actions, weighted by their advantage (1 for a demonstration)."""
     loss = -(terms.policy_logprobs * terms.advantages).sum()
-    return loss, {"policy/entropy": terms.entropy.detach().sum()}
+    return loss, {"policy/entropy": entropy(terms.distribution.detach()).sum()}
 
 
 def clipped_policy_loss(
@@ -63,9 +63,10 @@ def clipped_policy_loss(
         ratio = log_ratio.exp()
         plain = ratio * terms.advantages
         clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * terms.advantages
-        total = -torch.minimum(plain, clipped).sum() - entropy_weight * terms.entropy.sum()
+        spread = entropy(terms.distribution if entropy_weight else terms.distribution.detach()).sum()
+        total = -torch.minimum(plain, clipped).sum() - entropy_weight * spread
         sums = {
-            "policy/entropy": terms.entropy.detach().sum(),
+            "policy/entropy": spread.detach(),
             "policy/clip_fraction": (clipped < plain).detach().sum(),
             "policy/kl_sampled": k3(terms.policy_logprobs.detach(), terms.sampled_logprobs).sum(),
             "loss/policy": total.detach(),
@@ -89,7 +90,6 @@ def k3(policy_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     return log_ratio.exp() - 1 - log_ratio
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """(tokens,) entropy in nats of (tokens, vocabulary) logits."""
-    logprobs = torch.log_softmax(logits, -1)
+def entropy(logprobs: Tensor) -> Tensor:
+    """(tokens,) entropy in nats of (tokens, vocabulary) log-probabilities."""
     return -(logprobs.exp() * logprobs).sum(-1)

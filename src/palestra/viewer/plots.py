@@ -98,10 +98,7 @@ def charts(
         Line("playing", learning.get("time/rollout", {})),
         Line("updating", learning.get("time/update", {}), main=False),
     )
-    loss = (
-        Line("training", sft.get("loss/sft", {})),
-        Line("held out", sft.get("validation/loss", {}), main=False),
-    )
+    loss = (Line("training", sft.get("loss/sft", {})),)
     wanted = [
         Chart("Success", "Share of episodes solved, by update.", success, share=True, level=level),
         _single(learning, "turns/mean", "Turns", "Mean turns an episode; fewer at equal success is better."),

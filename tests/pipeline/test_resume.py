@@ -1,0 +1,112 @@
+"""A run killed with SIGKILL in every stage ends exactly like one that was left alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from palestra.store import RunFolder
+
+WORLD = Path(__file__).with_name("echo_world.py")
+CONFIG = f"""
+world: {{name: "{WORLD}:EchoWorld"}}
+collect: {{tasks: 24, attempts: 2, demonstrations: 24}}
+sft: {{epochs: 2, rows_per_update: 4}}
+gate: {{tasks: 4, min_format_compliance: 0, min_success_at_group: 0}}
+rl: {{updates: 6, tasks_per_update: 4, group_size: 4, validate_every: 2, validation_tasks: 4}}
+mine: {{rounds: 1, tasks: 8, attempts: 2, updates: 4}}
+evaluation: {{tasks: 12}}
+"""
+UNREPRODUCIBLE = ("time/", "tokens_per_second/")
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "palestra.cli", "train", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "GOMP_SPINCOUNT": "0"},
+    )
+
+
+def stage_reached(run: Path, stage: str, update: int) -> bool:
+    """Whether the run is inside a stage, past one of its updates."""
+    if stage == "collect":
+        return (run / "manifest.json").exists()
+    if stage == "gate":
+        return (run / "stages" / "sft.json").exists()
+    if stage == "evaluate":
+        return (run / "stages" / "mine.json").exists()
+    lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return any(row["stage"] == stage and row["update"] >= update for row in rows)
+
+
+def kill_inside(run: Path, stage: str, update: int, *arguments: str) -> None:
+    process = start(*arguments)
+    deadline = time.monotonic() + 90
+    while not stage_reached(run, stage, update):
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < deadline, f"never reached {stage}"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def finish(*arguments: str) -> None:
+    process = start(*arguments)
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors.decode()
+
+
+def metrics(run: Path) -> list[dict]:
+    rows, torn = RunFolder.open(run).read_metrics()
+    assert torn == []
+    return [{k: v for k, v in row.items() if not k.startswith(UNREPRODUCIBLE)} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "config.yaml").write_text(CONFIG)
+    calm, killed = folder / "calm", folder / "killed"
+    finish(str(folder / "config.yaml"), "--out", str(calm))
+    kill_inside(killed, "collect", 0, str(folder / "config.yaml"), "--out", str(killed))
+    for stage, update in (("sft", 3), ("gate", 0), ("rl", 3), ("rl", 5), ("mine1", 3), ("evaluate", 0)):
+        kill_inside(killed, stage, update, str(killed), "--resume")
+    finish(str(killed), "--resume")
+    return calm, killed
+
+
+def test_the_metrics_are_the_same_to_the_last_bit(runs):
+    calm, killed = runs
+    assert metrics(killed) == metrics(calm)
+
+
+def test_the_weights_and_optimiser_are_the_same_to_the_last_bit(runs):
+    calm, killed = runs
+    names = sorted(path.relative_to(calm) for path in calm.glob("checkpoints/*/*/*.safetensors"))
+    assert len(names) == 2 * (1 + 3 + 2)
+    for name in names:
+        first, second = load_file(calm / name), load_file(killed / name)
+        assert first.keys() == second.keys()
+        assert all(first[key].equal(second[key]) for key in first), name
+
+
+def test_the_trajectories_and_evaluations_are_the_same(runs):
+    calm, killed = (RunFolder.open(run) for run in runs)
+    assert calm.trajectory_stages() == killed.trajectory_stages()
+    for stage in calm.trajectory_stages():
+        first, second = (
+            [(t.id, t.turns, t.reward, t.stop_reason) for g in run.read_groups(stage) for t in g.trajectories]
+            for run in (calm, killed)
+        )
+        assert first == second, stage
+    assert calm.read_evals() == killed.read_evals()
+    assert {e["stage"] for e in calm.read_evals().values()} == {"teacher", "sft", "rl", "oracle"}

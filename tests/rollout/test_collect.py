@@ -1,0 +1,170 @@
+"""Episodes and collections with scripted policies in real worlds."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from palestra.envs import make_env
+from palestra.errors import TooManyFailures
+from palestra.policy import NoisyTeacher, Sampled, ScriptedPolicy, oracle_script, random_script, replay_script
+from palestra.policy.scripted import ScriptedConversation
+from palestra.rewards import Rubric
+from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
+from palestra.tasks import GeneratedTasks
+from palestra.types import StopReason
+
+ORACLE = ScriptedPolicy("oracle", oracle_script)
+
+
+def tasks(count, name="orders"):
+    return GeneratedTasks(make_env(name).make_task).take("train", count)
+
+
+def play(policy, limits=Limits(), world=None, task=None):  # noqa: B008
+    return asyncio.run(
+        run_episode(world or make_env("orders"), task or tasks(1)[0], policy, limits, EpisodeKey("t", 1))
+    )
+
+
+class FailingWorld:
+    """A real world whose tools fail at a given turn of given tasks."""
+
+    def __init__(self, seeds, turn=1, times=None):
+        self._world, self._seeds, self._turn, self._times = make_env("orders"), seeds, turn, times
+        self.count = 0
+
+    def __getattr__(self, name):
+        return getattr(self._world, name)
+
+    def reset(self, **kwargs):
+        self.count = 0
+        return self._world.reset(**kwargs)
+
+    def step(self, action):
+        self.count += 1
+        due = self.count == self._turn and self._world._task.seed in self._seeds
+        if due and (self._times is None or self._times.pop() if self._times != [] else False):
+            raise ZeroDivisionError("the shop is on fire")
+        return self._world.step(action)
+
+
+@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts"])
+def test_the_oracle_earns_the_whole_reward_everywhere(name):
+    groups = collect_groups(
+        Rollout(lambda: make_env(name), ORACLE, Rubric(), Limits()), tasks(20, name), 1, stage="s", seed=0
+    )
+    for group in groups:
+        assert group.trajectories[0].success
+        assert group.trajectories[0].stop_reason is StopReason.terminated
+        assert group.trajectories[0].reward == pytest.approx(1.45)
+
+
+def test_each_limit_has_its_own_stop_reason():
+    again = ScriptedPolicy(
+        "replay", replay_script(['{"tool_name": "get_order", "parameters": {"order_id": "1"}}'])
+    )
+    assert play(again, Limits(max_turns=3, max_repeats=9)).stop_reason is StopReason.max_turns
+    repeated = play(again, Limits(max_turns=9, max_repeats=3))
+    assert repeated.stop_reason is StopReason.repeated_action
+    assert len(repeated.turns) == 4
+    assert play(ORACLE, Limits(max_seconds=0.0)).stop_reason is StopReason.timeout
+
+
+def test_malformed_actions_are_kept_raw_and_the_episode_goes_on():
+    script = replay_script(
+        ["not json {", "<tool_call>", '{"tool_name": "finish", "parameters": {"verdict": "refused"}}']
+    )
+    trajectory = play(ScriptedPolicy("odd", script))
+    assert trajectory.turns[0].action == "not json {"
+    assert trajectory.turns[0].facts.error is not None
+    assert len(trajectory.turns) == 3
+    assert trajectory.success is False
+
+
+def test_one_failing_world_does_not_disturb_its_siblings():
+    chosen = tasks(6)
+    rollout = Rollout(lambda: FailingWorld({chosen[2].seed}), ORACLE, Rubric(), Limits())
+    groups = collect_groups(rollout, chosen, 1, stage="s", seed=0)
+    reasons = [group.trajectories[0].stop_reason for group in groups]
+    assert reasons[2] is StopReason.env_error
+    assert reasons.count(StopReason.terminated) == 5
+    failed = groups[2].trajectories[0]
+    assert failed.success is None
+    assert failed.reward is None
+    assert "the shop is on fire" in failed.error
+
+
+def test_a_failure_is_tried_again_on_a_fresh_world_with_the_same_seed():
+    chosen, times = tasks(3), [True]
+    rollout = Rollout(lambda: FailingWorld({t.seed for t in chosen}, times=times), ORACLE, Rubric(), Limits())
+    groups = collect_groups(rollout, chosen, 1, stage="s", seed=0)
+    assert [g.trajectories[0].success for g in groups] == [True] * 3
+    assert [g.trajectories[0].id for g in groups] == ["s/0/0", "s/1/0", "s/2/0"]
+
+
+def test_a_run_where_over_a_fifth_fails_stops_with_the_first_traceback():
+    chosen = tasks(4)
+    rollout = Rollout(lambda: FailingWorld({t.seed for t in chosen}), ORACLE, Rubric(), Limits())
+    with pytest.raises(TooManyFailures, match="shop is on fire"):
+        collect_groups(rollout, chosen, 1, stage="s", seed=0)
+
+
+class SlowPolicy:
+    """The oracle after a random number of turns of the event loop."""
+
+    name, version = "slow", 0
+
+    def open(self, prompt, world, seed, session):
+        conversation = ScriptedConversation(oracle_script, world, random.Random(seed))
+        act, rng = conversation.act, random.Random(seed)
+
+        async def late() -> Sampled:
+            for _ in range(rng.randint(0, 20)):
+                await asyncio.sleep(0)
+            return await act()
+
+        conversation.act = late
+        return conversation
+
+
+def test_results_come_in_the_order_asked_for_whatever_finishes_first():
+    chosen, finished = tasks(12), []
+    rollout = Rollout(lambda: make_env("orders"), SlowPolicy(), Rubric(), Limits(), concurrency=5)
+    groups = collect_groups(rollout, chosen, 2, stage="s", seed=0, progress=lambda t: finished.append(t.id))
+    assert [group.task for group in groups] == chosen
+    for index, group in enumerate(groups):
+        assert [t.id for t in group.trajectories] == [f"s/{index}/0", f"s/{index}/1"]
+        assert {t.task.id for t in group.trajectories} == {chosen[index].id}
+    assert finished != sorted(finished)
+
+
+def test_a_collection_is_a_function_of_its_seed():
+    def actions(seed):
+        policy = ScriptedPolicy("teacher", NoisyTeacher(0.2, 0.2, 0.2))
+        rollout = Rollout(lambda: make_env("alerts"), policy, Rubric(), Limits())
+        groups = collect_groups(rollout, tasks(8, "alerts"), 3, stage="s", seed=seed)
+        return [[turn.action for turn in t.turns] for g in groups for t in g.trajectories]
+
+    assert actions(1) == actions(1)
+    assert actions(1) != actions(2)
+
+
+def test_the_noisy_teacher_is_imperfect_and_random_play_never_succeeds():
+    for name in ("orders", "meeting_room", "alerts"):
+
+        def success(policy, name=name):
+            rollout = Rollout(lambda: make_env(name), policy, Rubric(), Limits())
+            groups = collect_groups(rollout, tasks(60, name), 1, stage="s", seed=0)
+            return sum(bool(t.success) for g in groups for t in g.trajectories) / 60
+
+        assert 0.5 < success(ScriptedPolicy("teacher", NoisyTeacher())) < 0.95
+        assert success(ScriptedPolicy("random", random_script)) <= 0.05
+
+
+def test_scoring_again_under_another_rubric_needs_no_rollout():
+    trajectory = Rubric().score(play(ORACLE))
+    again = Rubric({"outcome": 1.0}).score(replace(trajectory, reward=None))
+    assert trajectory.reward == pytest.approx(1.45)
+    assert again.reward == pytest.approx(1.0)
