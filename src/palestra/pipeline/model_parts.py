@@ -18,7 +18,7 @@ from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import load_nano, load_policy
 from palestra.store import RunFolder
-from palestra.training import Learner, newest_checkpoint
+from palestra.training import Learner, checkpoints
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
         ConfigError: the stage has no checkpoint.
     """
     torch.set_num_threads(config.policy.threads)
-    newest = newest_checkpoint(run.path / "checkpoints" / stage)
-    if newest is None:
+    found = checkpoints(run.path / "checkpoints" / stage)
+    if not found:
         raise ConfigError(
             f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
         )
-    return _wrap(*load_policy(newest), config)
+    return _wrap(*load_policy(found[0]), config)
 
 
 def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig) -> LoadedPolicy:

@@ -3,7 +3,7 @@
 from palestra.training.advantages import group_zscore, has_spread
 from palestra.training.algorithms import ALGORITHMS, Algorithm
 from palestra.training.batch import MicroBatch, make_micro_batches
-from palestra.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palestra.training.checkpoint import checkpoints, load_checkpoint, load_newest, save_checkpoint
 from palestra.training.learner import Learner
 from palestra.training.loop import LoopParts, LoopSettings, advantage_segments, train_online
 from palestra.training.losses import (
@@ -31,6 +31,7 @@ __all__ = [
     "SftSettings",
     "TokenTerms",
     "advantage_segments",
+    "checkpoints",
     "clipped_policy_loss",
     "entropy",
     "group_zscore",
@@ -39,9 +40,9 @@ __all__ = [
     "imitation_loss",
     "k3",
     "load_checkpoint",
+    "load_newest",
     "make_micro_batches",
     "make_segment",
-    "newest_checkpoint",
     "save_checkpoint",
     "summarize_groups",
     "supervised_share",

@@ -9,6 +9,8 @@ update's number.
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,10 +57,26 @@ def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
     return state
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint ``step-N`` with the largest N, if any."""
+def load_newest(folder: Path, learner: Learner) -> dict[str, Any] | None:
+    """Load the newest checkpoint that is whole, warning of any that is not; None if there is none."""
+    for path in checkpoints(folder):
+        try:
+            return load_checkpoint(path, learner)
+        except StoreError as error:
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints ``step-N`` of a stage, newest first."""
     found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Delete all but the ``count`` newest checkpoints of a stage."""
+    for path in checkpoints(folder)[count:]:
+        shutil.rmtree(path)
 
 
 def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:

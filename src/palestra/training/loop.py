@@ -17,12 +17,15 @@ from palestra.rollout import Rollout, collect_groups
 from palestra.store import RunFolder
 from palestra.training.advantages import has_spread
 from palestra.training.algorithms import Algorithm
-from palestra.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palestra.training.checkpoint import keep_newest, load_newest, save_checkpoint
 from palestra.training.learner import Learner
 from palestra.training.losses import LossFunction
 from palestra.training.metrics import summarize_groups
 from palestra.training.segments import make_segment
 from palestra.types import Segment, StopReason, Task, TrajectoryGroup
+
+KEPT_CHECKPOINTS = 3
+"""Of a stage: the one to go on from, and two in case it turns out torn."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,14 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
 def _save(folder: Path, update: int, parts: LoopParts) -> None:
     state = {"update": update, "curriculum": parts.curriculum_state()}
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state)
+    keep_newest(folder, KEPT_CHECKPOINTS)
 
 
 def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
     """Load the newest checkpoint and drop metrics past it; the update it was taken after, or 0."""
-    newest = newest_checkpoint(folder)
+    state = load_newest(folder, parts.learner)
     update = 0
-    if newest is not None:
-        state = load_checkpoint(newest, parts.learner)
+    if state is not None:
         update = int(state["update"])
         parts.load_curriculum(state["curriculum"])
     parts.run.keep_metrics(lambda row: row.get("stage") != settings.stage or row.get("update", 0) <= update)

@@ -1,0 +1,73 @@
+"""Checkpoints: whole or not at all, and what happens to one that is torn."""
+
+import pytest
+import torch
+
+from palestra.errors import StoreError
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.training import (
+    Learner,
+    checkpoints,
+    imitation_loss,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+)
+from palestra.training.checkpoint import keep_newest
+from palestra.types import Segment
+
+ROW = Segment("t", (7, 8, 9, 1), (False, True, True, True), (0.0,) * 4, (0.0, 1.0, 1.0, 1.0))
+
+
+@pytest.fixture(scope="module")
+def template():
+    return RoleTokenTemplate(train_tokenizer(["a few words"], 300))
+
+
+@pytest.fixture(params=["adamw", "muon"])
+def learner(request):
+    made = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=1), optimizer=request.param)
+    for _ in range(3):
+        made.update([ROW], imitation_loss, 1e-2)
+    return made
+
+
+def copy_of(learner) -> Learner:
+    name = "muon" if len(learner.optimizers) == 2 else "adamw"
+    return Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=2), optimizer=name)
+
+
+def test_training_goes_on_bit_for_bit_from_a_checkpoint(learner, template, tmp_path):
+    save_checkpoint(tmp_path / "step-3", learner, template, {"update": 3})
+    resumed = copy_of(learner)
+    assert load_checkpoint(tmp_path / "step-3", resumed) == {"update": 3}
+    for made in (learner, resumed):
+        for _ in range(3):
+            made.update([ROW], imitation_loss, 1e-2)
+    for first, second in zip(learner.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_torn_checkpoint_is_named_and_the_one_before_it_is_used(learner, template, tmp_path, name):
+    for step in (2, 10):
+        save_checkpoint(tmp_path / f"step-{step}", learner, template, {"update": step})
+    torn = tmp_path / "step-10" / name
+    torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
+    with pytest.warns(UserWarning, match="step-10"):
+        assert load_newest(tmp_path, copy_of(learner)) == {"update": 2}
+
+
+def test_weights_of_another_shape_are_refused(learner, template, tmp_path):
+    save_checkpoint(tmp_path / "step-1", learner, template, {})
+    other = Learner(new_nano(64, hidden=48, feed_forward=48, heads=2, seed=2))
+    with pytest.raises(StoreError, match="cannot be loaded"):
+        load_checkpoint(tmp_path / "step-1", other)
+
+
+def test_only_the_newest_are_kept_by_number_and_not_by_name(learner, template, tmp_path):
+    for step in (2, 10, 9, 100):
+        save_checkpoint(tmp_path / f"step-{step}", learner, template, {})
+    keep_newest(tmp_path, 2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-100", "step-10"]
