@@ -173,7 +173,7 @@ class Turn:
     action: str
     """The text the policy produced, raw."""
     observation: str
-    """The world's reply: the new text only. Empty after the last action."""
+    """The world's reply: the new text only."""
     facts: Facts
     """What happened, from ``info``."""
     finish_reason: FinishReason = "stop"
@@ -205,7 +205,7 @@ class Trajectory:
     prompt: tuple[Message, ...]
     """The messages before the first action: system prompt and task."""
     turns: tuple[Turn, ...]
-    """In order. Empty only when the world failed before the first action."""
+    """In order. Empty when the world failed or a limit was reached before the first action."""
     stop_reason: StopReason
     """Why it ended."""
     success: bool | None

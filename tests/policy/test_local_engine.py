@@ -117,3 +117,41 @@ def test_a_prompt_that_does_not_fit_the_context_is_refused_by_name(model):
     engine = LocalEngine(model, END, slots=2, context_tokens=16)
     with pytest.raises(ConfigError, match="context of 16"):
         asyncio.run(engine.generate(list(range(6, 20)), SamplingParams(5), "a"))
+
+
+def test_releasing_an_episode_that_waits_does_not_disturb_the_others(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+
+    async def run() -> Generation:
+        doomed = asyncio.ensure_future(engine.generate([7, 8, 9], SamplingParams(20, 1.0, seed=1), "a"))
+        kept = asyncio.ensure_future(engine.generate([9, 8, 7], SamplingParams(20, 1.0, seed=2), "b"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engine.release("a")
+        with pytest.raises(asyncio.CancelledError):
+            await doomed
+        return await kept
+
+    kept = asyncio.run(run())
+    alone = LocalEngine(model, END, slots=2, context_tokens=64)
+    assert kept.ids == asyncio.run(alone.generate([9, 8, 7], SamplingParams(20, 1.0, seed=2), "b")).ids
+
+
+def test_an_episode_that_is_idle_gives_its_slot_to_one_that_waits(model):
+    engine = LocalEngine(model, END, slots=1, context_tokens=64)
+
+    async def run() -> tuple[Generation, Generation, Generation]:
+        first = await engine.generate([7, 8, 9], SamplingParams(4, 1.0, seed=1), "a")
+        other = await engine.generate([9, 8, 7], SamplingParams(4, 1.0, seed=2), "b")
+        longer = [7, 8, 9, *first.ids, 11]
+        return first, other, await engine.generate(longer, SamplingParams(4, 1.0, seed=3), "a")
+
+    first, _, second = asyncio.run(run())
+    assert second.logprobs == pytest.approx(full_logprobs(model, [7, 8, 9, *first.ids, 11], second, 1.0), abs=1e-4)
+
+
+def test_a_model_that_raises_fails_the_requests_and_the_engine_goes_on(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+    with pytest.raises(IndexError):
+        asyncio.run(engine.generate([7, 10**6], SamplingParams(4), "a"))
+    assert asyncio.run(engine.generate([7, 8], SamplingParams(4), "a")).ids

@@ -51,3 +51,7 @@ def test_advantages_do_not_depend_on_scale_or_shift_and_sum_to_zero():
         moved = [3.0 * reward + 5.0 for reward in rewards]
         assert group_zscore(moved) == pytest.approx(group_zscore(rewards), abs=1e-9)
         assert sum(group_zscore(rewards)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_rewards_that_differ_by_the_order_of_additions_are_equal():
+    assert group_zscore([1.45] * 7 + [1.4500000000000002]) == [0.0] * 8

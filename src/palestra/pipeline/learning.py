@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palestra.errors import GateFailed
+from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.evaluation import evaluate_trajectories, pass_at_k
-from palestra.pipeline.config import GateConfig
+from palestra.pipeline.config import GateConfig, PolicyConfig
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, load_start
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
@@ -29,7 +29,7 @@ from palestra.training import (
     tokenize_trajectory,
     train_online,
 )
-from palestra.types import Task, Trajectory, TrajectoryGroup
+from palestra.types import Segment, Task, Trajectory, TrajectoryGroup
 
 Report = Callable[[int, int, dict[str, float]], None]
 
@@ -39,7 +39,14 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     section = workshop.config.sft
     loaded = load_start(workshop.config)
     demonstrations = [t for group in workshop.run.read_groups("demonstrations") for t in group.trajectories]
-    segments = [make_segment(tokenize_trajectory(t, loaded.template), 1.0) for t in demonstrations]
+    if not demonstrations:
+        raise StoreError(
+            f"No demonstration in {workshop.run.path}/trajectories/demonstrations can be read. Delete "
+            "stages/collect.json there and resume, and they are collected again."
+        )
+    tokenized = [tokenize_trajectory(t, loaded.template) for t in demonstrations]
+    segments = [make_segment(trajectory, 1.0) for trajectory in tokenized]
+    _refuse_too_long(workshop.config.policy, tokenized, segments)
     share = supervised_share(segments)
     workshop.reporter.line(f"  {len(segments)} demonstrations, {share:.0%} of their tokens are trained on")
     workshop.run.keep_metrics(lambda row: row.get("stage") != "sft")
@@ -63,6 +70,17 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     imitate(learner, segments, settings, report)
     save_checkpoint(workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {})
     return {"demonstrations": len(segments), "supervised_share": share}
+
+
+def _refuse_too_long(limits: PolicyConfig, tokenized: Sequence[Trajectory], rows: Sequence[Segment]) -> None:
+    action = max(len(turn.action_ids) for trajectory in tokenized for turn in trajectory.turns)
+    row = max(len(segment.ids) for segment in rows)
+    if action > limits.action_tokens or row > limits.context_tokens:
+        raise ConfigError(
+            f"Demonstrations hold an action of {action} tokens and an episode of {row}; the policy may use "
+            f"{limits.action_tokens} and {limits.context_tokens}. Raise policy.action_tokens or "
+            "policy.context_tokens, or every episode is cut."
+        )
 
 
 def gate(workshop: Workshop) -> dict[str, Any]:
@@ -114,7 +132,7 @@ def reinforce(workshop: Workshop) -> dict[str, Any]:
 def mine(workshop: Workshop) -> dict[str, Any]:
     """Hard-example rounds: measure a pool, weigh its tasks by failure, train on draws from it."""
     config, result = workshop.config, dict[str, Any]()
-    before = "rl"
+    before = "rl" if config.rl.updates else "sft"
     for number in range(1, config.mine.rounds + 1):
         stage = f"mine{number}"
         loaded = load_stage(workshop.run, before, config)
@@ -138,7 +156,7 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {
             "hard_tasks": hard
         }
-        before = stage
+        before = stage if config.mine.updates else before
     return result
 
 
@@ -224,6 +242,7 @@ def _line_reporter(workshop: Workshop, stage: str) -> Report:
             "entropy": metrics.get("policy/entropy"),
             "kl": metrics.get("policy/kl_reference"),
             "no spread": metrics.get("groups/zero_spread"),
+            "excluded": metrics.get("episodes/excluded") or None,
             "validation": metrics.get("validation/success"),
         }
         text = " · ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)

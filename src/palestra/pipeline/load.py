@@ -47,6 +47,7 @@ def parse_config(text: str, overrides: Sequence[str] = (), *, folder: Path | Non
         raise ConfigError(f"The configuration is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError("The configuration must be a mapping of sections, such as `world:` and `rl:`.")
+    values = {key: section for key, section in values.items() if section is not None}
     for override in overrides:
         _apply(values, override)
     _refuse_unknown(values, RunConfig, "")
@@ -69,7 +70,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
         here = here.setdefault(section, {})
         if not isinstance(here, dict):
             raise ConfigError(f"{override!r}: {section!r} is a value and has no keys.")
-    here[last] = yaml.safe_load(text)
+    try:
+        here[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"The value of {override!r} is not valid YAML: {error}") from error
 
 
 def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:

@@ -48,7 +48,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Say something that should stay visible."""
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, name: str, total: int, unit: str) -> Iterator[Bar]:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from palestra.envs import ToolEnv, make_env, run_oracle
@@ -119,6 +120,9 @@ class Workshop:
         for task in self.tasks.take("train", PREFLIGHT_TASKS):
             run_oracle(world, task)
         _ = self.rubric
+        model = self.config.policy.model
+        if model != "nano" and not Path(model, "model.safetensors").is_file():
+            raise ConfigError(f"policy.model is {model!r}, where there is no model.safetensors")
 
     def _trained_on(self, split: Split) -> set[str]:
         stages = ["collect"]

@@ -49,5 +49,7 @@ def _conv_forward(
     mixed = weight[:, reach] * gated
     for offset in range(reach):
         mixed = mixed + weight[:, offset] * padded[:, offset : offset + tokens]
+    if self.conv.bias is not None:
+        mixed = mixed + self.conv.bias
     out: Tensor = self.out_proj(gate_out * mixed)
     return out

@@ -39,6 +39,8 @@ def last_hidden(model: Any, ids: Tensor, mask: Tensor | None, positions: Tensor,
         cache: what came before; takes the new tokens in.
     """
     hybrid = "conv" in (getattr(model.config, "layer_types", None) or ())
+    if mask is None and not hybrid:  # transformers would ask the cache for sizes it does not know
+        mask = (positions[:, None, :] <= positions[:, :, None])[:, None]
     states: Tensor = model.base_model(
         input_ids=ids,
         attention_mask={"full_attention": mask, "conv": None} if hybrid else mask,

@@ -24,9 +24,11 @@ from palestra.policy.slot_cache import SlotCache
 from palestra.types import FinishReason
 
 _SPAN_STEP = 64
+_YIELDS = 3
+"""Rounds of the event loop an episode takes from a finished action to its next request."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     prompt: list[int]
     params: SamplingParams
@@ -82,7 +84,12 @@ class LocalEngine:
         return await done
 
     def release(self, session: str) -> None:
-        """Free an episode's slot."""
+        """Free an episode's slot and drop its request, if it has one."""
+        for request in (*self._waiting, *self._running):
+            if request.session == session:
+                request.done.cancel()
+        self._waiting = [request for request in self._waiting if request.session != session]
+        self._running = [request for request in self._running if request.session != session]
         slot = self._slots.pop(session, None)
         if slot is not None:
             self._read.pop(slot, None)
@@ -91,8 +98,8 @@ class LocalEngine:
             self._free.sort(reverse=True)
 
     def weights_changed(self, policy_version: int) -> None:
-        """Drop everything read under older weights."""
-        for session in list(self._slots):
+        """Drop everything read under older weights, and whatever still waits for them."""
+        for session in [*self._slots, *(request.session for request in self._waiting)]:
             self.release(session)
         self.policy_version = policy_version
 
@@ -108,29 +115,36 @@ class LocalEngine:
                         self._prefill(admitted)
                     else:
                         self._decode()
-                for _ in range(3):
+                for _ in range(_YIELDS):
                     await asyncio.sleep(0)
-        except Exception as error:
+        except BaseException as error:
             for request in (*self._waiting, *self._running):
-                if not request.done.done():
+                if isinstance(error, Exception) and not request.done.done():
                     request.done.set_exception(error)
-            self._waiting, self._running = [], []
+            self.weights_changed(self.policy_version)
+            if not isinstance(error, Exception):
+                raise
 
     def _admissible(self) -> list[_Request]:
         """Waiting requests that have a slot or can get one."""
         admitted = []
         for request in self._waiting:
+            if request.session not in self._slots and not self._make_room():
+                continue
             if request.session not in self._slots:
-                if not self._free:
-                    continue
                 self._slots[request.session] = self._free.pop()
             request.slot = self._slots[request.session]
             admitted.append(request)
-        if not admitted and not self._running and self._waiting:
-            raise ConfigError(
-                "every slot of the engine is held by an episode that samples nothing: release() them"
-            )
         return admitted
+
+    def _make_room(self) -> bool:
+        """A free slot, if need be that of an episode that samples nothing now; it is read anew later."""
+        if not self._free:
+            busy = {request.session for request in (*self._waiting, *self._running)}
+            idle = next((session for session in self._slots if session not in busy), None)
+            if idle is not None:
+                self.release(idle)
+        return bool(self._free)
 
     def _prefill(self, requests: list[_Request]) -> None:
         """Read what is new in each prompt, equal fresh prompts once, and sample first tokens."""

@@ -91,16 +91,23 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
         raise StoreError(
             f"No model.safetensors in {folder}. Name a folder that a training run or checkpoint wrote."
         )
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        template = load_template(folder)
+    except Exception as error:  # each of the three libraries raises its own kind
+        raise StoreError(f"The policy in {folder} cannot be loaded: {error}") from error
     use_cpu_kernels(model)
     model.eval()
-    return model, load_template(folder)
+    return model, template
 
 
 def save_policy(folder: Path, model: PreTrainedModel, template: RoleTokenTemplate) -> None:
     """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
+    tied = model.config.tie_word_embeddings
     weights = {
-        name: value.contiguous() for name, value in model.state_dict().items() if "lm_head" not in name
+        name: value.contiguous()
+        for name, value in model.state_dict().items()
+        if not (tied and name.startswith("lm_head"))
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(folder)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from palestra.errors import WorldError
@@ -44,7 +44,7 @@ def oracle_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[
     Raises:
         WorldError: the world has no oracle, or it yields nothing before the episode's end.
     """
-    return world.say(_oracle_calls(world, 1)[0])
+    return world.say(_first(_plan(world)))
 
 
 def random_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[str]) -> str:
@@ -74,10 +74,11 @@ class NoisyTeacher:
         draw = rng.random()
         if draw < self.repeat and earlier:
             return earlier[-1]
-        calls = _oracle_calls(world, 2)
-        call = calls[0]
+        plan = _plan(world)
+        call = _first(plan)
         if self.repeat <= draw < self.repeat + self.skip:
-            call = calls[-1]
+            with suppress(Exception):  # the step after may need what this one would find out
+                call = next(plan, call)
         elif draw >= 1 - self.wrong:
             call = _mistaken(call, world.tool_specs, rng)
         return world.say(call)
@@ -123,11 +124,23 @@ class ScriptedConversation:
         """Nothing to let go."""
 
 
-def _oracle_calls(world: ScriptableWorld, count: int) -> list[ToolCall]:
-    calls = list(islice(world.oracle(world.state), count))
-    if not calls:
+def _plan(world: ScriptableWorld) -> Iterator[ToolCall]:
+    return iter(world.oracle(world.state))
+
+
+def _first(plan: Iterator[ToolCall]) -> ToolCall:
+    """The due action of a plan.
+
+    Raises:
+        WorldError: the oracle raised, or has no action although the episode goes on.
+    """
+    try:
+        call = next(plan, None)
+    except Exception as error:
+        raise WorldError(f"the world's oracle raised {error!r}") from error
+    if call is None:
         raise WorldError("the world's oracle yields no action before the episode's end")
-    return calls
+    return call
 
 
 def _mistaken(call: ToolCall, tools: Sequence[ToolSpec], rng: random.Random) -> ToolCall:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from palestra.errors import PalestraError
+from palestra.errors import PalestraError, WorldError
 from palestra.policy import Conversation, Policy
 from palestra.rollout.limits import Limits
 from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
@@ -125,7 +125,10 @@ async def _take_turns(
         stop = _limit_reached(conversation, limits, record, started)
         if stop is not None:
             return stop
-        sampled = await conversation.act()
+        try:
+            sampled = await conversation.act()
+        except WorldError:  # a script asked the world's oracle, and that failed
+            raise _WorldFailed(traceback.format_exc()) from None
         action = Action(sampled.text, sampled.finish_reason)
         observation, reward, terminated, truncated, info = _ask(partial(world.step, action))
         turn = Turn(

@@ -37,7 +37,10 @@ def save_checkpoint(folder: Path, learner: Learner, template: Any, state: Mappin
         save_file(_optimizer_tensors(learner), target / "optimizer.safetensors")
         (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
-    write_folder(folder, fill)
+    try:
+        write_folder(folder, fill)
+    except SafetensorError as error:
+        raise StoreError(f"checkpoint {folder} cannot be written: {error}") from error
 
 
 def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
@@ -51,9 +54,9 @@ def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
         tensors = load_file(folder / "optimizer.safetensors")
         state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         _load_weights(learner.model, weights)
-    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+        _restore_optimizer(learner, tensors)
+    except (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError) as error:
         raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
-    _restore_optimizer(learner, tensors)
     return state
 
 
@@ -81,7 +84,7 @@ def keep_newest(folder: Path, count: int) -> None:
 
 def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    tied = {name for name in missing if name.startswith("lm_head")}
+    tied = {name for name in missing if name.startswith("lm_head") and model.config.tie_word_embeddings}
     if set(missing) - tied or unexpected:
         raise RuntimeError(
             f"weights do not fit: missing {sorted(set(missing) - tied)}, unexpected {unexpected}"

@@ -83,6 +83,7 @@ class Learner:
             raise ConfigError(
                 "no action token in the batch: every label is masked, so nothing can be learned"
             )
+        segments = [segment for segment in segments if any(segment.action_mask)]
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}

@@ -6,12 +6,14 @@ from the seed, its number and the checkpoint before it, so a killed run goes on 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from palestra.errors import GateFailed
 from palestra.policy.local import LocalEngine
 from palestra.rollout import Rollout, collect_groups
 from palestra.store import RunFolder
@@ -82,7 +84,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
             parts.pick_tasks(update),
             settings.group_size,
             stage=f"{settings.stage}/{update}",
-            seed=settings.seed * 1_000_003 + update,
+            seed=sampling_seed(settings.seed, f"{settings.stage}/{update}"),
         )
         sampled = time.perf_counter()
         parts.run.write_groups(settings.stage, f"update-{update}", groups)
@@ -91,7 +93,13 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         segments = advantage_segments(groups, parts.algorithm)
         if segments:
             rate = learning_rate_at(update, settings)
-            metrics |= parts.learner.update(segments, parts.loss, rate, parts.reference)
+            try:
+                metrics |= parts.learner.update(segments, parts.loss, rate, parts.reference)
+            except FloatingPointError as error:
+                raise GateFailed(
+                    f"{settings.stage} update {update}: {error}. Start a new run with a lower "
+                    "rl.learning_rate; resuming this one would come to the same point."
+                ) from error
         updated = time.perf_counter()
         metrics |= {
             "time/rollout": sampled - began,
@@ -120,6 +128,11 @@ def advantage_segments(groups: Sequence[TrajectoryGroup], algorithm: Algorithm) 
             if advantage is not None and trajectory.stop_reason is not StopReason.env_error:
                 segments.append(make_segment(trajectory, advantage))
     return segments
+
+
+def sampling_seed(seed: int, stage: str) -> int:
+    """The seed of a collection: differs between runs, stages and updates."""
+    return random.Random(f"{seed}:{stage}").getrandbits(40)
 
 
 def learning_rate_at(update: int, settings: LoopSettings) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from palestra.training.advantages import has_reward_spread
 from palestra.types import StopReason, Trajectory, TrajectoryGroup
 
 
@@ -42,7 +43,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def _is_flat(group: TrajectoryGroup) -> bool:
-    return len({t.reward for t in group.trajectories if t.reward is not None}) < 2
+    return not has_reward_spread([t.reward for t in group.trajectories if t.reward is not None])
 
 
 def _sequence(trajectory: Trajectory) -> tuple[str | None, ...]:

@@ -20,7 +20,7 @@ def make_segment(trajectory: Trajectory, advantage: float) -> Segment:
     Raises:
         ConfigError: a turn has no sampled ids, or not one log-probability per id.
     """
-    ids, mask, logprobs = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids), []
+    ids, mask = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids)
     logprobs = [0.0] * len(ids)
     for index, turn in enumerate(trajectory.turns):
         if not turn.action_ids or len(turn.action_ids) != len(turn.sampled_logprobs):
@@ -29,9 +29,11 @@ def make_segment(trajectory: Trajectory, advantage: float) -> Segment:
                 f"{len(turn.sampled_logprobs)} log-probabilities. Only episodes of a policy that samples "
                 "tokens can be trained on; tokenize_trajectory() makes rows of scripted ones."
             )
-        ids += turn.action_ids + turn.observation_ids
-        mask += [True] * len(turn.action_ids) + [False] * len(turn.observation_ids)
-        logprobs += [*turn.sampled_logprobs, *(0.0 for _ in turn.observation_ids)]
+        answered = index + 1 < len(trajectory.turns)
+        observed = turn.observation_ids if answered else ()
+        ids += turn.action_ids + observed
+        mask += [True] * len(turn.action_ids) + [False] * len(observed)
+        logprobs += [*turn.sampled_logprobs, *(0.0 for _ in observed)]
     advantages = tuple(advantage if trained else 0.0 for trained in mask)
     return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), advantages)
 
