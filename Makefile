@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Idle OpenMP threads would otherwise spin and take the cores from the worlds and the tests.
-export GOMP_SPINCOUNT := 0
+# Idle OpenMP threads would otherwise spin and take the cores from parallel tests.
+test: export GOMP_SPINCOUNT := 0
 
 .PHONY: help setup quickstart test check bench
 

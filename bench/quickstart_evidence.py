@@ -43,7 +43,7 @@ def run(world: str, seed: int, folder: Path, changes: tuple[str, ...] = ()) -> d
         for change in (f"world.name={world}", *changes):
             command += ["--set", change]
     print("$", " ".join(["palestra", *command[3:]]), flush=True)
-    subprocess.run(command, check=True, env={**os.environ, "GOMP_SPINCOUNT": "0"})
+    subprocess.run(command, check=True)
     report = subprocess.run(
         [*base, "report", str(path), "--json"], check=True, capture_output=True, text=True
     )

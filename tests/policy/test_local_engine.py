@@ -147,7 +147,9 @@ def test_an_episode_that_is_idle_gives_its_slot_to_one_that_waits(model):
         return first, other, await engine.generate(longer, SamplingParams(4, 1.0, seed=3), "a")
 
     first, _, second = asyncio.run(run())
-    assert second.logprobs == pytest.approx(full_logprobs(model, [7, 8, 9, *first.ids, 11], second, 1.0), abs=1e-4)
+    assert second.logprobs == pytest.approx(
+        full_logprobs(model, [7, 8, 9, *first.ids, 11], second, 1.0), abs=1e-4
+    )
 
 
 def test_a_model_that_raises_fails_the_requests_and_the_engine_goes_on(model):

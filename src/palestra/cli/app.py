@@ -23,7 +23,7 @@ from palestra.cli.worlds import envs, init, play
 from palestra.errors import ConfigError, PalestraError
 
 ENVIRONMENT = {
-    "GOMP_SPINCOUNT": "0",  # idle OpenMP threads would otherwise take the cores from the worlds
+    "GOMP_SPINCOUNT": "10000",  # spin briefly: the default takes the cores from others, none is slow
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",

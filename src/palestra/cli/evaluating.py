@@ -59,11 +59,9 @@ def evaluate(
 
 def _from_run(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
     """The run's final policy, and the stage that left it; another world is played at its own difficulty."""
-    from palestra.pipeline import RunConfig
-    from palestra.store import RunFolder
+    from palestra.pipeline.run import open_run
 
-    run = RunFolder.open(path)
-    config = RunConfig.model_validate(run.resolved())
+    run, config = open_run(Path(path))
     if world is not None:
         section = config.world.model_copy(update={"name": world, "difficulty": None})
         config = config.model_copy(update={"world": section})

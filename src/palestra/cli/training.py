@@ -139,16 +139,15 @@ def _execute(verb: str, source: str, options: _Options, stages: list[str] | None
 
 def _stored(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:
     """A run on disk, its configuration and the text of that."""
-    from palestra.pipeline import RunConfig
-    from palestra.store import RunFolder
+    from palestra.pipeline.run import open_run
 
     if options.changes or options.seed is not None or options.out is not None:
         raise ConfigError(
             "A run goes on with the configuration stored in it, so --set, --seed and --out are refused. "
             "Start a new run to change something."
         )
-    run = RunFolder.open(source)
-    return run, RunConfig.model_validate(run.resolved()), run.config_text()
+    run, config = open_run(Path(source))
+    return run, config, run.config_text()
 
 
 def _new(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:

@@ -34,7 +34,6 @@ class PolicyConfig(_Section):
     model: str = Field("nano", description="`nano`, or a folder that training wrote.")
     context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
     action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
-    optimizer: Literal["adamw", "muon"] = Field("muon", description="`muon` suits nano, `adamw` the rest.")
     threads: int = Field(2, ge=1, description="CPU threads for sampling and learning.")
 
 
@@ -61,22 +60,23 @@ class RolloutConfig(_Section):
 class CollectConfig(_Section):
     """Demonstrations from a noisy teacher, filtered by the verifier."""
 
-    tasks: int = Field(160, ge=1, description="Training tasks the teacher attempts.")
-    attempts: int = Field(3, ge=1, description="Attempts per task.")
+    tasks: int = Field(300, ge=1, description="Training tasks the teacher attempts.")
+    attempts: int = Field(2, ge=1, description="Attempts per task.")
     skip: float = Field(0.06, ge=0, le=1, description="Rate at which the teacher leaves out a step.")
     repeat: float = Field(0.06, ge=0, le=1, description="Rate at which it repeats itself.")
     wrong: float = Field(0.06, ge=0, le=1, description="Rate at which it picks a wrong value.")
-    demonstrations: int = Field(240, ge=1, description="Most demonstrations kept.")
+    demonstrations: int = Field(400, ge=1, description="Most demonstrations kept.")
     min_efficiency: float = Field(0.6, ge=0, le=1, description="Optimal over actual turns a keeper needs.")
-    vary_prompts: float = Field(0.25, ge=0, le=1, description="Share of tasks with a varied system prompt.")
+    vary_prompts: float = Field(0.1, ge=0, le=1, description="Share of tasks with a varied system prompt.")
 
 
 class SftConfig(_Section):
     """Imitation of the kept demonstrations."""
 
     epochs: int = Field(3, ge=1, description="Passes over the demonstrations.")
-    rows_per_update: int = Field(16, ge=1, description="Demonstrations per optimiser step.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak; 1e-5 suits a large model.")
+    optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
+    rows_per_update: int = Field(8, ge=1, description="Demonstrations per optimiser step.")
+    learning_rate: float = Field(0.01, gt=0, description="Peak; 1e-5 with adamw suits a large model.")
 
 
 class GateConfig(_Section):
@@ -93,17 +93,20 @@ class RlConfig(_Section):
     """Online reinforcement learning."""
 
     algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
-    updates: int = Field(40, ge=0, description="Optimiser steps.")
+    updates: int = Field(40, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(8, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
-    learning_rate: float = Field(3e-4, gt=0, description="At the start; 5e-6 suits a large model.")
-    final_learning_rate: float = Field(1e-4, ge=0, description="At the end; linear in between.")
+    optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
+    minibatches: int = Field(2, ge=1, description="Optimiser steps per update, on a share of episodes each.")
+    learning_rate: float = Field(2e-3, gt=0, description="At the start; 5e-6 with adamw suits a large model.")
+    final_learning_rate: float = Field(5e-4, ge=0, description="At the end; linear in between.")
+    negative_weight: float = Field(
+        0.15, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."
+    )
     kl_weight: float = Field(0.02, ge=0, description="Weight of the distance to the SFT policy.")
-    entropy_weight: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
-    max_gradient_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to it.")
     validate_every: int = Field(10, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(48, ge=1, description="Validation tasks, greedy.")
 
@@ -114,7 +117,7 @@ class MineConfig(_Section):
     rounds: int = Field(1, ge=0, description="How many rounds.")
     tasks: int = Field(96, ge=1, description="Training tasks that are measured to find the hard ones.")
     attempts: int = Field(4, ge=2, description="Attempts at each while measuring.")
-    updates: int = Field(20, ge=0, description="Optimiser steps per round.")
+    updates: int = Field(20, ge=0, description="Batches of episodes per round.")
 
 
 class EvaluationConfig(_Section):

@@ -50,7 +50,7 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     share = supervised_share(segments)
     workshop.reporter.line(f"  {len(segments)} demonstrations, {share:.0%} of their tokens are trained on")
     workshop.run.keep_metrics(lambda row: row.get("stage") != "sft")
-    learner = loaded.learner()
+    learner = loaded.learner(section.optimizer)
     settings = SftSettings(
         section.epochs, section.rows_per_update, section.learning_rate, workshop.config.seed
     )
@@ -192,6 +192,8 @@ def _train(
         group_size=rl.group_size,
         first_rate=rl.learning_rate if stage == "rl" else rl.final_learning_rate,
         last_rate=rl.final_learning_rate,
+        minibatches=rl.minibatches,
+        negative_weight=rl.negative_weight,
         checkpoint_every=rl.validate_every,
         seed=workshop.config.seed,
     )
@@ -199,7 +201,7 @@ def _train(
         settings,
         LoopParts(
             run=workshop.run,
-            learner=loaded.learner(),
+            learner=loaded.learner(rl.optimizer),
             engine=loaded.engine,
             template=loaded.template,
             reference=load_stage(workshop.run, "sft", workshop.config).model if rl.kl_weight else None,
@@ -208,7 +210,6 @@ def _train(
                 clip_low=rl.clip_low,
                 clip_high=rl.clip_high,
                 kl_weight=rl.kl_weight,
-                entropy_weight=rl.entropy_weight,
             ),
             make_rollout=lambda version: workshop.rollout(loaded.policy("rl", rl.temperature, version)),
             pick_tasks=pick,

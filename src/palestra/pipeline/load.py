@@ -50,9 +50,18 @@ def parse_config(text: str, overrides: Sequence[str] = (), *, folder: Path | Non
     values = {key: section for key, section in values.items() if section is not None}
     for override in overrides:
         _apply(values, override)
-    _refuse_unknown(values, RunConfig, "")
     if folder is not None:
         _anchor_paths(values, folder)
+    return check_config(values)
+
+
+def check_config(values: Mapping[str, Any]) -> RunConfig:
+    """A configuration from plain values.
+
+    Raises:
+        ConfigError: an unknown key (the nearest known one is named), or a wrong value.
+    """
+    _refuse_unknown(values, RunConfig, "")
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -18,7 +18,7 @@ from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import load_nano, load_policy
 from palestra.store import RunFolder
-from palestra.training import Learner, checkpoints
+from palestra.training import Learner, OptimizerName, checkpoints
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,12 @@ class LoadedPolicy:
         params = SamplingParams(max_tokens=section.action_tokens, temperature=temperature)
         return TokenPolicy(name, self.template, self.engine, params, section.context_tokens, version)
 
-    def learner(self) -> Learner:
+    def learner(self, optimizer: OptimizerName) -> Learner:
         """A fresh optimiser over the model."""
         rl = self.config.rl
         return Learner(
             self.model,
-            optimizer=self.config.policy.optimizer,
-            max_gradient_norm=rl.max_gradient_norm,
+            optimizer=optimizer,
             temperature=rl.temperature,
         )
 

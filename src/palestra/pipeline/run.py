@@ -18,6 +18,7 @@ from palestra.pipeline.collecting import collect
 from palestra.pipeline.config import RunConfig
 from palestra.pipeline.examination import evaluate
 from palestra.pipeline.learning import cold_start, gate, mine, reinforce
+from palestra.pipeline.load import check_config
 from palestra.pipeline.progress import Reporter
 from palestra.pipeline.workshop import Stage, Workshop
 from palestra.store import RunFolder
@@ -41,7 +42,7 @@ def create_run(path: Path, config_text: str, config: RunConfig, command: str) ->
 def open_run(path: Path) -> tuple[RunFolder, RunConfig]:
     """An existing run with the configuration it was started with."""
     run = RunFolder.open(path)
-    return run, RunConfig.model_validate(run.resolved())
+    return run, check_config(run.resolved())
 
 
 def run_pipeline(

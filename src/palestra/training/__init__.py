@@ -4,8 +4,9 @@ from palestra.training.advantages import group_zscore, has_spread
 from palestra.training.algorithms import ALGORITHMS, Algorithm
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.checkpoint import checkpoints, load_checkpoint, load_newest, save_checkpoint
-from palestra.training.learner import Learner
-from palestra.training.loop import LoopParts, LoopSettings, advantage_segments, train_online
+from palestra.training.learner import Learner, OptimizerName
+from palestra.training.loop import advantage_segments, train_online
+from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.losses import (
     LossFunction,
     TokenTerms,
@@ -28,6 +29,7 @@ __all__ = [
     "LossFunction",
     "MicroBatch",
     "Muon",
+    "OptimizerName",
     "SftSettings",
     "TokenTerms",
     "advantage_segments",

@@ -8,67 +8,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from palestra.errors import GateFailed
-from palestra.policy.local import LocalEngine
-from palestra.rollout import Rollout, collect_groups
-from palestra.store import RunFolder
+from palestra.rollout import collect_groups
 from palestra.training.advantages import has_spread
 from palestra.training.algorithms import Algorithm
 from palestra.training.checkpoint import keep_newest, load_newest, save_checkpoint
-from palestra.training.learner import Learner
-from palestra.training.losses import LossFunction
+from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.metrics import summarize_groups
 from palestra.training.segments import make_segment
-from palestra.types import Segment, StopReason, Task, TrajectoryGroup
+from palestra.types import Segment, StopReason, TrajectoryGroup
 
 KEPT_CHECKPOINTS = 3
 """Of a stage: the one to go on from, and two in case it turns out torn."""
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """The numbers of a training stage."""
-
-    stage: str
-    """Name in ids, metrics and folders, such as ``rl``."""
-    updates: int
-    group_size: int
-    first_rate: float
-    last_rate: float
-    """Learning rate, linear from first to last."""
-    checkpoint_every: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class LoopParts:
-    """What the loop drives; built once by the pipeline."""
-
-    run: RunFolder
-    learner: Learner
-    engine: LocalEngine
-    template: Any
-    reference: Any
-    """Frozen model that the KL is measured to."""
-    algorithm: Algorithm
-    loss: LossFunction
-    make_rollout: Callable[[int], Rollout]
-    """Policy version to rollout."""
-    pick_tasks: Callable[[int], list[Task]]
-    """Update number to its tasks."""
-    observe: Callable[[Sequence[TrajectoryGroup]], None]
-    """Tells the curriculum how the groups went."""
-    curriculum_state: Callable[[], dict[str, Any]]
-    load_curriculum: Callable[[dict[str, Any]], None]
-    validate: Callable[[int], dict[str, float]]
-    """Update number to validation metrics."""
-    report: Callable[[int, int, dict[str, float]], None]
-    """Update number, number of updates, metrics."""
 
 
 def train_online(settings: LoopSettings, parts: LoopParts) -> None:
@@ -90,16 +44,9 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         parts.run.write_groups(settings.stage, f"update-{update}", groups)
         parts.observe(groups)
         metrics = summarize_groups(groups)
-        segments = advantage_segments(groups, parts.algorithm)
+        segments = advantage_segments(groups, parts.algorithm, settings.negative_weight)
         if segments:
-            rate = learning_rate_at(update, settings)
-            try:
-                metrics |= parts.learner.update(segments, parts.loss, rate, parts.reference)
-            except FloatingPointError as error:
-                raise GateFailed(
-                    f"{settings.stage} update {update}: {error}. Start a new run with a lower "
-                    "rl.learning_rate; resuming this one would come to the same point."
-                ) from error
+            metrics |= _learn(segments, update, settings, parts)
         updated = time.perf_counter()
         metrics |= {
             "time/rollout": sampled - began,
@@ -117,16 +64,48 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         parts.report(update, settings.updates, metrics)
 
 
-def advantage_segments(groups: Sequence[TrajectoryGroup], algorithm: Algorithm) -> list[Segment]:
-    """Rows of every group with spread; groups without teach nothing and cost nothing."""
+def _learn(
+    segments: Sequence[Segment], update: int, settings: LoopSettings, parts: LoopParts
+) -> dict[str, float]:
+    """One pass over the batch in minibatches, an optimiser step each; metrics weighted by their tokens."""
+    order = list(segments)
+    random.Random(sampling_seed(settings.seed, f"{settings.stage}/{update}/order")).shuffle(order)
+    size = -(-len(order) // settings.minibatches)
+    rate, sums, tokens = learning_rate_at(update, settings), dict[str, float](), 0.0
+    for start in range(0, len(order), size):
+        try:
+            values = parts.learner.update(order[start : start + size], parts.loss, rate, parts.reference)
+        except FloatingPointError as error:
+            raise GateFailed(
+                f"{settings.stage} update {update}: {error}. Start a new run with a lower "
+                "rl.learning_rate; resuming this one would come to the same point."
+            ) from error
+        count = values.pop("tokens/trained")
+        tokens += count
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + value * count
+    return {name: value / tokens for name, value in sums.items()} | {"tokens/trained": tokens}
+
+
+def advantage_segments(
+    groups: Sequence[TrajectoryGroup], algorithm: Algorithm, negative_weight: float = 1.0
+) -> list[Segment]:
+    """Rows of every group with spread; groups without teach nothing and cost nothing.
+
+    A ``negative_weight`` under 1 leans on the better attempts: a small policy that fails in many ways learns
+    little from each of them and is unsettled by all.
+    """
     segments: list[Segment] = []
     for group in groups:
         advantages = algorithm.advantages([trajectory.reward for trajectory in group.trajectories])
         if not has_spread(advantages):
             continue
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True):
-            if advantage is not None and trajectory.stop_reason is not StopReason.env_error:
-                segments.append(make_segment(trajectory, advantage))
+            if advantage is None or trajectory.stop_reason is StopReason.env_error:
+                continue
+            weighted = advantage if advantage > 0 else advantage * negative_weight
+            if weighted:
+                segments.append(make_segment(trajectory, weighted))
     return segments
 
 

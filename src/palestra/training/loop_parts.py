@@ -1,0 +1,60 @@
+"""What the online loop is given: its numbers and the things it drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palestra.policy.local import LocalEngine
+from palestra.rollout import Rollout
+from palestra.store import RunFolder
+from palestra.training.algorithms import Algorithm
+from palestra.training.learner import Learner
+from palestra.training.losses import LossFunction
+from palestra.types import Task, TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The numbers of a training stage."""
+
+    stage: str
+    """Name in ids, metrics and folders, such as ``rl``."""
+    updates: int
+    group_size: int
+    first_rate: float
+    last_rate: float
+    """Learning rate, linear from first to last."""
+    minibatches: int
+    """Optimiser steps per batch of episodes, each on its own part of them."""
+    negative_weight: float
+    """Scales the advantages of attempts that are worse than their group."""
+    checkpoint_every: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoopParts:
+    """What the loop drives; built once by the pipeline."""
+
+    run: RunFolder
+    learner: Learner
+    engine: LocalEngine
+    template: Any
+    reference: Any
+    """Frozen model that the KL is measured to."""
+    algorithm: Algorithm
+    loss: LossFunction
+    make_rollout: Callable[[int], Rollout]
+    """Policy version to rollout."""
+    pick_tasks: Callable[[int], list[Task]]
+    """Update number to its tasks."""
+    observe: Callable[[Sequence[TrajectoryGroup]], None]
+    """Tells the curriculum how the groups went."""
+    curriculum_state: Callable[[], dict[str, Any]]
+    load_curriculum: Callable[[dict[str, Any]], None]
+    validate: Callable[[int], dict[str, float]]
+    """Update number to validation metrics."""
+    report: Callable[[int, int, dict[str, float]], None]
+    """Update number, number of updates, metrics."""
