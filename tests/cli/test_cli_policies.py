@@ -20,7 +20,7 @@ SMALL = {
     "rl.updates": 0,
     "mine.rounds": 0,
     "rollout.max_turns": 6,
-    "policy.action_tokens": 8,
+    "policy.action_tokens": 64,
     "evaluation.tasks": 2,
 }
 

@@ -38,7 +38,7 @@ def test_collect_leaves_a_whole_run(collected: Path) -> None:
     assert run.resolved()["collect"]["tasks"] == 6
     assert len(list(run.read_groups("collect"))) == 6
     assert list(run.read_groups("demonstrations"))
-    assert run.stage_result("collect")["attempts"] == 18
+    assert run.stage_result("collect")["attempts"] == 12
 
 
 def test_a_finished_stage_is_not_repeated(palestra, collected: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_dry_run_prints_a_configuration_that_means_the_same(palestra, monkeypa
     assert list(tmp_path.iterdir()) == []
     planned = parse_config(done.out)
     assert planned == RunConfig.model_validate({"seed": 3, "rl": {"updates": 5}})
-    assert "480 episodes by the teacher" in done.out
+    assert "600 episodes by the teacher" in done.out
     assert "5 updates, 368 episodes with validation" in done.out
     assert "evaluate  1,200 episodes: 6 policies" in done.out
 
@@ -108,7 +108,7 @@ def test_a_dry_run_prints_a_configuration_that_means_the_same(palestra, monkeypa
 def test_a_dry_run_of_one_verb_plans_its_stages_alone(palestra, collected: Path) -> None:
     done = palestra("sft", collected, "--dry-run")
     assert done.code == 0
-    assert "18 episodes by the teacher" in done.out
+    assert "12 episodes by the teacher" in done.out
     assert "passes over" in done.out
     assert "#   rl" not in done.out
 
@@ -143,7 +143,7 @@ def test_scoring_anew_shows_what_changes_and_writes_only_if_asked(
     before = files(run)
     done = palestra("rescore", run, "--rubric", "outcome=1,process=0.5")
     assert done.code == 0
-    assert "collect: 18 episodes" in done.out
+    assert "collect: 12 episodes" in done.out
     assert "demonstrations:" in done.out
     assert "best attempt changes" in done.out
     assert files(run) == before

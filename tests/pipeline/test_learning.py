@@ -15,11 +15,13 @@ CONFIG = f"""
 seed: 1
 world: {{name: "{WORLD}:EchoWorld"}}
 collect: {{tasks: 16, attempts: 1, demonstrations: 16, vary_prompts: 0}}
-sft: {{epochs: 3, rows_per_update: 4}}
-gate: {{tasks: 8, min_format_compliance: 0, min_success_at_group: 0.1}}
+policy: {{action_tokens: 24}}
+rollout: {{max_turns: 2}}
+sft: {{epochs: 1, rows_per_update: 4, learning_rate: 0.006}}
+gate: {{tasks: 8, min_format_compliance: 0, min_success_at_group: 0}}
 rl: {{updates: 16, tasks_per_update: 8, group_size: 8, validate_every: 8, validation_tasks: 16}}
 mine: {{rounds: 0}}
-evaluation: {{tasks: 64, sampled: true}}
+evaluation: {{tasks: 48, sampled: true}}
 """
 
 

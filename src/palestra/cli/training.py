@@ -127,8 +127,8 @@ def _execute(verb: str, source: str, options: _Options, stages: list[str] | None
 
     if not options.resume:
         run = create_run(run.path, text, config, shlex.join(["palestra", *sys.argv[1:]]))
-    typer.echo(f"Run: {run.path}")
     try:
+        typer.echo(f"Run: {run.path}")
         run_pipeline(run, config, Reporter(), stages or tuple(STAGES))
     except KeyboardInterrupt:
         again = f"palestra {verb} {shlex.quote(str(run.path))} --resume"

@@ -158,7 +158,7 @@ def _script(env: ToolEnv[Any], task: Task) -> list[str]:
     for call in run_oracle(env, task):
         if rng.random() < 0.3:
             script.append("hm")
-        script.append(env.say(call))
+        script.append(env.action_text(call))
     return script
 
 

@@ -60,7 +60,7 @@ def run_oracle(env: ToolEnv[Any], task: Task) -> list[ToolCall]:
         if call is None:
             break
         calls.append(call)
-        _, reward, terminated, _, _ = env.step(env.say(call))
+        _, reward, terminated, _, _ = env.step(env.action_text(call))
         if reward > 0:
             return calls
         if terminated:

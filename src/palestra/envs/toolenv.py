@@ -157,7 +157,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         example = render_call(call, self.action_format)
         return system_prompt(self.instructions, self.tool_specs, example, self._wording_seed())
 
-    def say(self, call: ToolCall) -> str:
+    def action_text(self, call: ToolCall) -> str:
         """A call as text in this world's format; a script's call that must give a reason gets a plain one."""
         if self.require_reasoning and call.reasoning is None and call.tool_name in self.tools:
             call = replace(call, reasoning=self.tools[call.tool_name].description)

@@ -30,7 +30,7 @@ class ScriptableWorld(Protocol):
     def oracle(self, state: Any) -> Iterator[ToolCall]:
         """Right actions from ``state`` on."""
 
-    def say(self, call: ToolCall) -> str:
+    def action_text(self, call: ToolCall) -> str:
         """A call as the text of an action."""
 
 
@@ -44,13 +44,13 @@ def oracle_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[
     Raises:
         WorldError: the world has no oracle, or it yields nothing before the episode's end.
     """
-    return world.say(_first(_plan(world)))
+    return world.action_text(_first(_plan(world)))
 
 
 def random_script(world: ScriptableWorld, rng: random.Random, earlier: Sequence[str]) -> str:
     """A random tool with random parameters of the right types."""
     spec = rng.choice(world.tool_specs)
-    return world.say(ToolCall(spec.name, _random_parameters(spec, rng)))
+    return world.action_text(ToolCall(spec.name, _random_parameters(spec, rng)))
 
 
 def replay_script(actions: Sequence[str]) -> Script:
@@ -81,7 +81,7 @@ class NoisyTeacher:
                 call = next(plan, call)
         elif draw >= 1 - self.wrong:
             call = _mistaken(call, world.tool_specs, rng)
-        return world.say(call)
+        return world.action_text(call)
 
 
 @dataclass(frozen=True)
