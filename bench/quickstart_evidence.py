@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,7 +131,16 @@ def main() -> None:
     if arguments.quick:
         arguments.worlds, arguments.seeds = ["orders"], [0]
         arguments.folder = ROOT / "runs" / "evidence-quick"
-        changes = (*QUICK, "rl.updates=1", "mine.rounds=0", "evaluation.tasks=8", "rl.validation_tasks=4")
+        shutil.rmtree(arguments.folder, ignore_errors=True)
+        changes = (
+            *QUICK,
+            "rollout.max_turns=4",
+            "gate.min_success_at_group=0",
+            "rl.updates=1",
+            "mine.rounds=0",
+            "evaluation.tasks=8",
+            "rl.validation_tasks=4",
+        )
     reports = {}
     for seed in arguments.seeds:
         for world in arguments.worlds:
