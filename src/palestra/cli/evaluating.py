@@ -41,14 +41,14 @@ def evaluate(
         palestra eval runs/quickstart-1 --world alerts --tasks 100 --sampled
         palestra eval runs/quickstart-1/checkpoints/sft/step-1 --world orders
     """
-    from palestra.evaluation import evaluate_trajectories
+    from palestra.evaluation import evaluate_groups
 
     is_run = Path(policy, "manifest.json").is_file()
     workshop, stage, loaded = _from_run(policy, world) if is_run else _from_weights(policy, world)
     mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
     groups = workshop.play(loaded.policy(stage, temperature), chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
-    result = evaluate_trajectories([t for group in groups for t in group.trajectories]).to_dict()
+    result = evaluate_groups(groups).to_dict()
     about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": workshop.config.world.name}
     _print(result, f"{policy} · {about['world']} · {split.value} · {mode}")
     if is_run:

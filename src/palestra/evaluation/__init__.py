@@ -6,7 +6,7 @@ neither successes nor failures.
 """
 
 from palestra.evaluation.compare import Comparison, ComparisonRow, compare
-from palestra.evaluation.metrics import EvalReport, evaluate_trajectories, task_success
+from palestra.evaluation.metrics import EvalReport, evaluate_groups, evaluate_trajectories, task_success
 from palestra.evaluation.statistics import (
     PairedDifference,
     bootstrap_interval,
@@ -23,6 +23,7 @@ __all__ = [
     "PairedDifference",
     "bootstrap_interval",
     "compare",
+    "evaluate_groups",
     "evaluate_trajectories",
     "paired_difference",
     "pass_at_k",

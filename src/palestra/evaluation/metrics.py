@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from palestra.evaluation.statistics import wilson_interval
-from palestra.types import StopReason, Trajectory, Turn
+from palestra.types import StopReason, Trajectory, TrajectoryGroup, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,11 @@ class EvalReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
+
+
+def evaluate_groups(groups: Iterable[TrajectoryGroup]) -> EvalReport:
+    """The report of all attempts in ``groups``."""
+    return evaluate_trajectories([t for group in groups for t in group.trajectories])
 
 
 def evaluate_trajectories(trajectories: Iterable[Trajectory]) -> EvalReport:

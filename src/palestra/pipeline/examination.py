@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from palestra.evaluation import evaluate_trajectories
+from palestra.evaluation import evaluate_groups
 from palestra.pipeline.collecting import make_teacher
 from palestra.pipeline.learning import final_stage
 from palestra.pipeline.model_parts import load_stage
@@ -46,6 +46,6 @@ def examine(
         return
     groups = workshop.play(make_policy(), tasks, 1, stage=f"eval-{name}", seed=3)
     workshop.run.write_groups(f"eval-{stage}", mode, groups)
-    report = evaluate_trajectories([t for group in groups for t in group.trajectories])
+    report = evaluate_groups(groups)
     about = {"stage": stage, "mode": mode, "split": "test", "world": workshop.config.world.name}
     workshop.run.write_eval(name, {**about, **report.to_dict()})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from palestra.errors import ConfigError, GateFailed, StoreError
-from palestra.evaluation import evaluate_trajectories, pass_at_k
+from palestra.evaluation import evaluate_groups, pass_at_k
 from palestra.pipeline.config import GateConfig, PolicyConfig
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, load_start
 from palestra.pipeline.progress import time_left
@@ -92,7 +92,7 @@ def gate(workshop: Workshop) -> dict[str, Any]:
         loaded.policy("sft", config.rl.temperature), tasks, config.rl.group_size, stage="gate", seed=1
     )
     workshop.run.write_groups("gate", "attempts", groups)
-    report = evaluate_trajectories([t for group in groups for t in group.trajectories])
+    report = evaluate_groups(groups)
     size = config.rl.group_size
     reached = [pass_at_k(size, sum(bool(t.success) for t in group.trajectories), size) for group in groups]
     at_size = sum(value or 0.0 for value in reached) / len(reached)
@@ -181,7 +181,7 @@ def _train(
 
     def validate(update: int) -> dict[str, float]:
         groups = workshop.play(loaded.policy("rl", 0.0, update), validation, 1, stage=f"{stage} validation")
-        report = evaluate_trajectories([t for group in groups for t in group.trajectories])
+        report = evaluate_groups(groups)
         values = {"validation/success": report.success, "validation/turns": report.turns}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -80,12 +80,8 @@ class TokenPolicy:
     params: SamplingParams
     """Length and temperature of every action; the seed is set per turn."""
     context_tokens: int = 2048
-    policy_version: int = 0
-
-    @property
-    def version(self) -> int:
-        """Updates behind the engine's weights when this policy was made."""
-        return self.policy_version
+    version: int = 0
+    """Updates behind the engine's weights when this policy was made."""
 
     def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> TokenConversation:
         """Render the prompt and start; the world is not looked at."""
