@@ -16,8 +16,8 @@ from palestra.store import RunFolder
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
 world: {{name: "{WORLD}:EchoWorld"}}
-collect: {{tasks: 24, attempts: 2, demonstrations: 24}}
-sft: {{epochs: 2, rows_per_update: 4}}
+collect: {{tasks: 16, attempts: 2, demonstrations: 16}}
+sft: {{epochs: 1, rows_per_update: 4, learning_rate: 0.006}}
 gate: {{tasks: 4, min_format_compliance: 0, min_success_at_group: 0}}
 rl: {{updates: 6, tasks_per_update: 4, group_size: 4, validate_every: 2, validation_tasks: 4}}
 mine: {{rounds: 1, tasks: 8, attempts: 2, updates: 4}}
@@ -78,7 +78,15 @@ def runs(tmp_path_factory) -> tuple[Path, Path]:
     calm, killed = folder / "calm", folder / "killed"
     finish(str(folder / "config.yaml"), "--out", str(calm))
     kill_inside(killed, "collect", 0, str(folder / "config.yaml"), "--out", str(killed))
-    for stage, update in (("sft", 3), ("gate", 0), ("rl", 3), ("rl", 5), ("mine1", 3), ("evaluate", 0)):
+    for stage, update in (
+        ("sft", 3),
+        ("gate", 0),
+        ("rl", 3),
+        ("rl", 5),
+        ("mine1-sft", 1),
+        ("mine1", 3),
+        ("evaluate", 0),
+    ):
         kill_inside(killed, stage, update, str(killed), "--resume")
     finish(str(killed), "--resume")
     return calm, killed
@@ -87,6 +95,8 @@ def runs(tmp_path_factory) -> tuple[Path, Path]:
 def test_the_metrics_are_the_same_to_the_last_bit(runs):
     calm, killed = runs
     assert metrics(killed) == metrics(calm)
+    learned = [row for row in metrics(calm) if row["stage"] in ("rl", "mine1") and "tokens/trained" in row]
+    assert len(learned) >= 6, "most updates must really change the weights, or this shows nothing"
 
 
 def test_the_weights_and_optimiser_are_the_same_to_the_last_bit(runs):
@@ -110,3 +120,27 @@ def test_the_trajectories_and_evaluations_are_the_same(runs):
         assert first == second, stage
     assert calm.read_evals() == killed.read_evals()
     assert {e["stage"] for e in calm.read_evals().values()} == {"teacher", "sft", "rl", "oracle"}
+
+
+def test_a_hard_example_round_imitates_the_teacher_on_tasks_that_failed_and_counts_versions_on(runs):
+    run = RunFolder.open(runs[0])
+    failed = {
+        group.task.id
+        for group in run.read_groups("mine1-pool")
+        if any(not trajectory.success for trajectory in group.trajectories)
+    }
+    assert failed
+    assert {group.task.id for group in run.read_groups("mine1-teacher")} == failed
+    assert any(row["stage"] == "mine1-sft" for row in run.read_metrics()[0])
+    versions = {
+        stage: {t.policy_version for g in run.read_groups(stage) for t in g.trajectories}
+        for stage in ("gate", "rl", "mine1-pool", "mine1", "eval-sft", "eval-rl")
+    }
+    assert versions == {
+        "gate": {0},
+        "rl": {0, 1, 2, 3, 4, 5},
+        "mine1-pool": {6},
+        "mine1": {6, 7, 8, 9},
+        "eval-sft": {0},
+        "eval-rl": {10},
+    }

@@ -42,7 +42,7 @@ def _line(section: BaseModel, key: str, indent: str) -> str:
 
 def _plan(config: RunConfig) -> dict[str, str]:
     rl, mine, collect = config.rl, config.mine, config.collect
-    learned = 1 + (rl.updates > 0 or mine.rounds * mine.updates > 0)
+    learned = 1 + (rl.updates > 0 or mine.rounds > 0)
     policies = 2 + learned * (1 + config.evaluation.sampled)
     round_episodes = mine.tasks * mine.attempts + _online(config, mine.updates)
     return {

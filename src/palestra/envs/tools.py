@@ -119,13 +119,15 @@ def json_schema(hint: Any, where: str) -> dict[str, Any]:
 def tool_line(spec: ToolSpec) -> str:
     """One short line for the model, such as ``- track(parcel): where a parcel is``.
 
-    Choices are spelled out, ``close(verdict=wait|refused)``; a parameter that may be left out ends in ``?``.
+    Choices are spelled out, ``close(verdict=wait|refused)``; whole numbers are marked,
+    ``wait(minutes:int)``; a parameter that may be left out ends in ``?``.
     """
     required = spec.parameters.get("required", ())
     shown = []
     for name, schema in spec.parameters["properties"].items():
         choices = "|".join(str(choice) for choice in schema.get("enum", ()))
-        shown.append(name + ("" if name in required else "?") + (f"={choices}" if choices else ""))
+        kind = f"={choices}" if choices else ":int" * (schema.get("type") == "integer")
+        shown.append(name + ("" if name in required else "?") + kind)
     text = spec.description.rstrip(".")
     return f"- {spec.name}({', '.join(shown)}): {text[:1].lower()}{text[1:]}"
 

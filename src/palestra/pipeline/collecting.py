@@ -28,9 +28,7 @@ def collect(workshop: Workshop) -> dict[str, Any]:
     """The stage: attempts to ``trajectories/collect``, keepers to ``trajectories/demonstrations``."""
     config = workshop.config.collect
     tasks = vary_prompts(workshop, workshop.train_tasks(config.tasks, "collect"), config.vary_prompts)
-    groups = workshop.play(make_teacher(config), tasks, config.attempts, stage="collect")
-    workshop.run.write_groups("collect", "attempts", groups)
-    kept = keep_demonstrations(groups, config.demonstrations, config.min_efficiency)
+    groups, kept = demonstrate(workshop, tasks, config.attempts, "collect")
     if not kept:
         raise GateFailed(
             f"The teacher solved none of {len(groups)} tasks well enough to imitate. Lower collect.skip, "
@@ -39,11 +37,24 @@ def collect(workshop: Workshop) -> dict[str, Any]:
     workshop.run.write_groups("demonstrations", "kept", kept)
     attempts = [trajectory for group in groups for trajectory in group.trajectories]
     count = sum(len(group.trajectories) for group in kept)
-    successes = sum(bool(trajectory.success) for trajectory in attempts)
-    workshop.reporter.line(
-        f"  kept {count} demonstrations of {successes} successes in {len(attempts)} attempts"
-    )
-    return {"attempts": len(attempts), "successes": successes, "demonstrations": count}
+    return {
+        "attempts": len(attempts),
+        "successes": sum(bool(t.success) for t in attempts),
+        "demonstrations": count,
+    }
+
+
+def demonstrate(
+    workshop: Workshop, tasks: Sequence[Task], attempts: int, stage: str
+) -> tuple[list[TrajectoryGroup], list[TrajectoryGroup]]:
+    """Let the teacher attempt ``tasks``: all attempts, stored under ``stage``, and those worth imitating."""
+    config = workshop.config.collect
+    groups = workshop.play(make_teacher(config), tasks, attempts, stage=stage)
+    workshop.run.write_groups(stage, "attempts", groups)
+    kept = keep_demonstrations(groups, config.demonstrations, config.min_efficiency)
+    shown, tried = (sum(len(group.trajectories) for group in some) for some in (kept, groups))
+    workshop.reporter.line(f"  kept {shown} demonstrations of {tried} attempts")
+    return groups, kept
 
 
 def vary_prompts(workshop: Workshop, tasks: Sequence[Task], share: float) -> list[Task]:

@@ -1,4 +1,4 @@
-"""The stages that touch weights: cold start, gate, reinforcement learning, hard-example rounds.
+"""The online stages: gate, reinforcement learning, hard-example rounds.
 
 Each loads the weights its predecessor left in the run folder and leaves its own there, so a process that
 was killed resumes at the stage, and inside reinforcement learning at the checkpoint.
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palestra.errors import ConfigError, GateFailed, StoreError
+from palestra.errors import GateFailed
 from palestra.evaluation import evaluate_groups, pass_at_k
-from palestra.pipeline.config import GateConfig, PolicyConfig
-from palestra.pipeline.model_parts import LoadedPolicy, load_stage, load_start
+from palestra.pipeline.collecting import demonstrate
+from palestra.pipeline.config import GateConfig, RunConfig
+from palestra.pipeline.imitating import imitate_groups
+from palestra.pipeline.model_parts import LoadedPolicy, load_stage
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.tasks import TaskWeights
@@ -21,66 +23,11 @@ from palestra.training import (
     ALGORITHMS,
     LoopParts,
     LoopSettings,
-    SftSettings,
-    imitate,
-    make_segment,
-    save_checkpoint,
-    supervised_share,
-    tokenize_trajectory,
     train_online,
 )
-from palestra.types import Segment, Task, Trajectory, TrajectoryGroup
+from palestra.types import Task, Trajectory, TrajectoryGroup
 
 Report = Callable[[int, int, dict[str, float]], None]
-
-
-def cold_start(workshop: Workshop) -> dict[str, Any]:
-    """SFT on the kept demonstrations; the policy goes to ``checkpoints/sft``."""
-    section = workshop.config.sft
-    loaded = load_start(workshop.config)
-    demonstrations = [t for group in workshop.run.read_groups("demonstrations") for t in group.trajectories]
-    if not demonstrations:
-        raise StoreError(
-            f"No demonstration in {workshop.run.path}/trajectories/demonstrations can be read. Delete "
-            "stages/collect.json there and resume, and they are collected again."
-        )
-    tokenized = [tokenize_trajectory(t, loaded.template) for t in demonstrations]
-    segments = [make_segment(trajectory, 1.0) for trajectory in tokenized]
-    _refuse_too_long(workshop.config.policy, tokenized, segments)
-    share = supervised_share(segments)
-    workshop.reporter.line(f"  {len(segments)} demonstrations, {share:.0%} of their tokens are trained on")
-    workshop.run.keep_metrics(lambda row: row.get("stage") != "sft")
-    learner = loaded.learner(section.optimizer)
-    settings = SftSettings(
-        section.epochs, section.rows_per_update, section.learning_rate, workshop.config.seed
-    )
-    started, tokens = time.perf_counter(), 0.0
-
-    def report(update: int, total: int, metrics: dict[str, float]) -> None:
-        nonlocal tokens
-        tokens += metrics["tokens/trained"]
-        workshop.run.append_metrics({"stage": "sft", "update": update, **metrics})
-        if update % max(total // 6, 1) == 0 or update == total:
-            rate = tokens / (time.perf_counter() - started)
-            workshop.reporter.line(
-                f"  sft {update}/{total} loss {metrics['loss/sft']:.3f} · {rate:,.0f} action tokens/s · "
-                f"{time_left(update, total, started)} left"
-            )
-
-    imitate(learner, segments, settings, report)
-    save_checkpoint(workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {})
-    return {"demonstrations": len(segments), "supervised_share": share}
-
-
-def _refuse_too_long(limits: PolicyConfig, tokenized: Sequence[Trajectory], rows: Sequence[Segment]) -> None:
-    action = max(len(turn.action_ids) for trajectory in tokenized for turn in trajectory.turns)
-    row = max(len(segment.ids) for segment in rows)
-    if action > limits.action_tokens or row > limits.context_tokens:
-        raise ConfigError(
-            f"Demonstrations hold an action of {action} tokens and an episode of {row}; the policy may use "
-            f"{limits.action_tokens} and {limits.context_tokens}. Raise policy.action_tokens or "
-            "policy.context_tokens, or every episode is cut."
-        )
 
 
 def gate(workshop: Workshop) -> dict[str, Any]:
@@ -130,40 +77,59 @@ def reinforce(workshop: Workshop) -> dict[str, Any]:
 
 
 def mine(workshop: Workshop) -> dict[str, Any]:
-    """Hard-example rounds: measure a pool, weigh its tasks by failure, train on draws from it."""
+    """Hard-example rounds: measure a pool, imitate the teacher where it failed, train on draws by failure."""
     config, result = workshop.config, dict[str, Any]()
     before = "rl" if config.rl.updates else "sft"
     for number in range(1, config.mine.rounds + 1):
         stage = f"mine{number}"
         loaded = load_stage(workshop.run, before, config)
         pool = workshop.train_tasks(config.mine.tasks, stage)
-        weights = TaskWeights(pool)
         measured = workshop.play(
-            loaded.policy("rl", config.rl.temperature),
+            loaded.policy("rl", config.rl.temperature, updates_before(config, stage)),
             pool,
             config.mine.attempts,
             stage=f"{stage}-pool",
             seed=2,
         )
         workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
+        weights = TaskWeights(pool)
         _observe(weights, measured)
-        hard = sum(any(not t.success for t in group.trajectories) for group in measured)
-        workshop.reporter.line(f"  round {number}: {hard} of {len(pool)} training tasks fail at least once")
+        hard = [group.task for group in measured if any(not t.success for t in group.trajectories)]
+        workshop.reporter.line(
+            f"  round {number}: {len(hard)} of {len(pool)} training tasks fail at least once"
+        )
+        _learn_from_teacher(workshop, loaded, hard, stage)
 
         def pick(update: int, weights: TaskWeights = weights, stage: str = stage) -> list[Task]:
             return workshop.draw_weighted(weights, config.rl.tasks_per_update, f"{stage}:{update}")
 
         result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {
-            "hard_tasks": hard
+            "hard_tasks": len(hard)
         }
-        before = stage if config.mine.updates else before
+        before = stage
     return result
+
+
+def _learn_from_teacher(workshop: Workshop, loaded: LoadedPolicy, tasks: Sequence[Task], stage: str) -> None:
+    """One pass over what the teacher can show on ``tasks``, at the pace of reinforcement learning."""
+    attempts = workshop.config.mine.teacher_attempts
+    shown = demonstrate(workshop, tasks, attempts, f"{stage}-teacher")[1] if tasks and attempts else []
+    if shown:
+        imitate_groups(
+            workshop, loaded, shown, f"{stage}-sft", epochs=1, rate=workshop.config.rl.learning_rate
+        )
+
+
+def updates_before(config: RunConfig, stage: str) -> int:
+    """Online updates behind the policy that enters ``rl`` or ``mine1``, ``mine2``, ..."""
+    number = stage.removeprefix("mine")
+    return config.rl.updates + (int(number) - 1) * config.mine.updates if number.isdigit() else 0
 
 
 def final_stage(workshop: Workshop) -> str:
     """The stage whose checkpoint is the run's trained policy."""
     config = workshop.config
-    if config.mine.rounds and config.mine.updates:
+    if config.mine.rounds:
         return f"mine{config.mine.rounds}"
     return "rl" if config.rl.updates else "sft"
 
@@ -179,8 +145,11 @@ def _train(
     rl = workshop.config.rl
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
 
+    first_version = updates_before(workshop.config, stage)
+
     def validate(update: int) -> dict[str, float]:
-        groups = workshop.play(loaded.policy("rl", 0.0, update), validation, 1, stage=f"{stage} validation")
+        policy = loaded.policy("rl", 0.0, first_version + update)
+        groups = workshop.play(policy, validation, 1, stage=f"{stage} validation")
         report = evaluate_groups(groups)
         values = {"validation/success": report.success, "validation/turns": report.turns}
         return {name: value for name, value in values.items() if value is not None}
@@ -188,6 +157,7 @@ def _train(
     algorithm = ALGORITHMS[rl.algorithm]
     settings = LoopSettings(
         stage=stage,
+        first_version=first_version,
         updates=updates,
         group_size=rl.group_size,
         first_rate=rl.learning_rate if stage == "rl" else rl.final_learning_rate,

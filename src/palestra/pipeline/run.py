@@ -17,7 +17,8 @@ from palestra.errors import ConfigError
 from palestra.pipeline.collecting import collect
 from palestra.pipeline.config import RunConfig
 from palestra.pipeline.examination import evaluate
-from palestra.pipeline.learning import cold_start, gate, mine, reinforce
+from palestra.pipeline.imitating import cold_start
+from palestra.pipeline.learning import gate, mine, reinforce
 from palestra.pipeline.load import check_config
 from palestra.pipeline.progress import Reporter
 from palestra.pipeline.workshop import Stage, Workshop

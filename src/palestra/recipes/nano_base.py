@@ -1,7 +1,8 @@
 """Train the world-agnostic nano base from nothing: ``python -m palestra.recipes.nano_base --out FOLDER``.
 
 First only random spans repeated over and over, on which attention learns to copy within a few hundred
-updates; then invented tool dialogues, which teach where to copy from and to, with some repetition between.
+updates; then rows that ask for a value by its name, on which it learns to look up; then invented tool
+dialogues, which teach where to copy from and to, with some of the earlier rows between.
 Only action tokens count. Everything follows from the seed; ``docs/nano.md`` holds the last curve.
 """
 
@@ -20,9 +21,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
+from palestra.policy.chat import CONTROL_TOKENS, ROLE_TOKENS, RoleTokenTemplate
 from palestra.policy.nano import new_nano, save_policy, train_tokenizer
-from palestra.recipes.base_corpus import WORDS, dialogue, repetition
+from palestra.recipes.base_dialogues import dialogue
+from palestra.recipes.base_recall import Ids, Recall
+from palestra.recipes.base_texts import repetition
+from palestra.recipes.base_words import WORDS
 from palestra.training import Learner, imitation_loss
 from palestra.types import Segment
 
@@ -31,23 +35,28 @@ from palestra.types import Segment
 class BaseConfig:
     """What the base is trained with."""
 
-    updates: int = 4000
+    updates: int = 3000
     copy_updates: int = 300
-    """Updates of repetition alone before dialogues join in."""
-    rows: int = 16
+    """Updates of repetition alone, to begin with."""
+    recall_updates: int = 1200
+    """Updates of recall that follow, before dialogues join in."""
+    rows: int = 12
     """Dialogues per update."""
-    row_tokens: int = 320
+    row_tokens: int = 448
     repetition_rows: int = 32
     repetition_tokens: int = 64
-    repetition_share: float = 0.15
-    """Share of later updates that are repetition."""
+    recall_rows: int = 24
+    recall_tokens: int = 128
+    repetition_share: float = 0.08
+    recall_share: float = 0.12
+    """Shares of later updates that are one or the other."""
     learning_rate: float = 0.01
     """Peak, of Muon for the layers' matrices and of AdamW for the rest."""
     vocabulary_size: int = 3072
     hidden: int = 128
     feed_forward: int = 256
-    layers: str = "caca"
-    heads: int = 2
+    layers: str = "cacaca"
+    heads: int = 4
     seed: int = 0
 
 
@@ -83,22 +92,32 @@ def repetition_segment(rng: random.Random, config: BaseConfig, *, few: bool) -> 
     return as_segment(ids, [False] + [True] * (len(ids) - 1))
 
 
+def recall_segment(rng: random.Random, config: BaseConfig) -> Segment:
+    """Values asked for by name, over random ids."""
+    return as_segment(*Recall(rng, config.vocabulary_size).row(config.recall_tokens))
+
+
 def training_segments(
     rng: random.Random, template: RoleTokenTemplate, config: BaseConfig, update: int
 ) -> list[Segment]:
-    """One update's rows: all repetition or all dialogue."""
-    copying = update <= config.copy_updates
-    if copying or rng.random() < config.repetition_share:
+    """One update's rows, all of one kind."""
+    kind, copying = rng.random(), update <= config.copy_updates
+    if copying or kind < config.repetition_share:
         return [
             repetition_segment(rng, config, few=not copying and index % 2 == 0)
             for index in range(config.repetition_rows)
         ]
+    if (
+        update <= config.copy_updates + config.recall_updates
+        or kind < config.repetition_share + config.recall_share
+    ):
+        return [recall_segment(rng, config) for _ in range(config.recall_rows)]
     return [dialogue_segment(rng, template, config) for _ in range(config.rows)]
 
 
 @torch.no_grad()
 def measure(model: Any, template: RoleTokenTemplate, config: BaseConfig) -> dict[str, float]:
-    """Share of repeated tokens, action tokens and whole actions predicted exactly, on unseen rows."""
+    """Share of ids copied, values recalled, action tokens and actions predicted exactly, on unseen rows."""
     rng = random.Random(f"measure-{config.seed}")
     right: list[bool] = []
     exact: list[bool] = []
@@ -109,6 +128,8 @@ def measure(model: Any, template: RoleTokenTemplate, config: BaseConfig) -> dict
         exact += _whole_actions(hits, segment.action_mask)
     return {
         "copy_accuracy": measure_copying(model, rng, config.vocabulary_size),
+        "recall_name_first": measure_recall(model, rng, config.vocabulary_size, Recall.name_first),
+        "recall_list_first": measure_recall(model, rng, config.vocabulary_size, Recall.list_first),
         "action_token_accuracy": sum(right) / len(right),
         "action_accuracy": sum(exact) / len(exact),
     }
@@ -120,6 +141,20 @@ def measure_copying(model: Any, rng: random.Random, vocabulary_size: int) -> flo
     copies = torch.tensor([_span_gap_span(rng, vocabulary_size) for _ in range(32)])
     guesses = model(input_ids=copies, use_cache=False).logits.argmax(-1)[:, 54:-1]
     return float((guesses == copies[:, 55:]).float().mean())
+
+
+@torch.no_grad()
+def measure_recall(
+    model: Any, rng: random.Random, vocabulary_size: int, ask: Callable[[Recall], tuple[Ids, Ids]]
+) -> float:
+    """Share of values whose first id is predicted exactly; ``ask`` draws a question and its answer."""
+    hits = 0
+    for _ in range(128):
+        asked, answer = ask(Recall(rng, vocabulary_size))
+        ids = [*asked, CONTROL_TOKENS.index(ROLE_TOKENS["assistant"])]
+        guess = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()
+        hits += int(guess) == answer[0]
+    return hits / 128
 
 
 def _span_gap_span(rng: random.Random, vocabulary_size: int) -> list[int]:
@@ -168,8 +203,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights")
     parser.add_argument("--updates", type=int, default=BaseConfig.updates)
     parser.add_argument("--seed", type=int, default=BaseConfig.seed)
+    parser.add_argument("--layers", default=BaseConfig.layers, help="c: convolution, a: attention")
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    config = BaseConfig(updates=arguments.updates, seed=arguments.seed)
+    config = BaseConfig(updates=arguments.updates, seed=arguments.seed, layers=arguments.layers)
+    torch.set_num_threads(arguments.threads)
     curve: list[dict[str, float]] = []
 
     def report(row: dict[str, float]) -> None:

@@ -32,9 +32,10 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
     for update in range(start + 1, settings.updates + 1):
         began = time.perf_counter()
         before = parts.engine.sampled_tokens
-        parts.engine.weights_changed(update - 1)
+        version = settings.first_version + update - 1
+        parts.engine.weights_changed(version)
         groups = collect_groups(
-            parts.make_rollout(update - 1),
+            parts.make_rollout(version),
             parts.pick_tasks(update),
             settings.group_size,
             stage=f"{settings.stage}/{update}",

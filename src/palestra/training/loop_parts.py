@@ -21,6 +21,8 @@ class LoopSettings:
 
     stage: str
     """Name in ids, metrics and folders, such as ``rl``."""
+    first_version: int
+    """Online updates behind the policy when the stage starts."""
     updates: int
     group_size: int
     first_rate: float

@@ -1,6 +1,6 @@
 """Orders: settle a customer's ticket in a small shop, where only the records tell what is right.
 
-The one surprising choice: sums over 99 need a colleague, so a sum's length tells refund from escalation.
+The one surprising choice: a dear order is escalated and not refunded, by one word read several turns before.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from palestra.envs.builtin import words
 
 KINDS = ("not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
 PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
-WINDOW, FEE, LIMIT = 14, 5, 99
+WINDOW, FEE, DEAR = 14, 5, 100
 
 
 class Order(NamedTuple):
@@ -41,23 +41,21 @@ class Ticket(Case):
 
     def plan(self) -> Plan:
         """Look up what the kind of ticket asks for, then replace, refund, escalate or leave it."""
-        order, kind, at = self.order, self.kind, self.order.id
-        looks = [call("find_orders", customer=self.customer)] if self.by_name else []
-        denied = order.day > WINDOW or order.item == self.received
+        order, kind, at, name = self.order, self.kind, self.order.id, self.customer
         wish = "refunded" if kind == "changed_mind" else "replaced"
+        wish = "refused" if order.day > WINDOW or order.item == self.received else wish
         look, verdict = {
             "not_arrived": (call("track", parcel=order.parcel), PLACES[order.place]),
             "double_charge": (call("get_payments", order_id=at), "refunded" if order.twice else "refused"),
-        }.get(kind, (call("check_policy", order_id=at, kind=kind), "refused" if denied else wish))
-        looks += [call("get_order", order_id=at), look]
+        }.get(kind, (call("check_policy", order_id=at, kind=kind), wish))
+        looks = [call("find_orders", customer=name)] * self.by_name + [call("get_order", order_id=at), look]
         if verdict == "replaced":
             looks.append(call("check_stock", item=order.item))
             verdict = "replaced" if order.stock else "refunded"
         reason = "missing" if verdict == "escalated" else "amount"
-        amount = order.paid - (FEE if kind == "changed_mind" else 0)
-        verdict = "escalated" if verdict == "refunded" and amount > LIMIT else verdict
+        verdict = "escalated" if verdict == "refunded" and order.paid >= DEAR else verdict
         deeds = {"replaced": [call("replace", order_id=at, item=order.item)]}
-        deeds["refunded"] = [call("refund", order_id=at, amount=amount)]
+        deeds["refunded"] = [call("refund", order_id=at, amount=order.paid - FEE * (kind == "changed_mind"))]
         deeds["escalated"] = [call("escalate", order_id=at, reason=reason)]
         return Plan(looks, deeds.get(verdict, []), call("finish", verdict=verdict))
 
@@ -65,14 +63,15 @@ class Ticket(Case):
 class Orders(CaseEnv[Ticket]):
     """Settle a customer's ticket in a small shop."""
 
-    instructions = "Bad, lost: replace if in stock, else refund. Over 99, missing: escalate. Closed: refuse."
+    instructions = """Not arrived: track. Double charge: get_payments. Others: check_policy. Closed: refuse.
+Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     deed_tools = ("refund", "replace", "escalate")
 
     def generate(self, rng: Random, difficulty: int) -> Ticket:
-        """Level 1: two kinds, one order; 2: all kinds, half by name; 3: by name among three orders."""
+        """Level 1: two kinds; 2: all kinds, half by name; 3: by name among three orders."""
         kind = rng.choice(KINDS[:2] if difficulty == 1 else KINDS)
-        *goods, other = words.items(rng, difficulty + 1)
-        ids, parcels, orders = words.numbers(rng, difficulty, 5), words.numbers(rng, difficulty, 4), []
+        *goods, other = words.items(rng, 4 if difficulty == 3 else 2)
+        ids, parcels, orders = words.numbers(rng, len(goods), 5), words.numbers(rng, len(goods), 4), []
         for number, item, parcel in zip(ids, goods, parcels, strict=True):
             paid = rng.randint(140, 490) if rng.random() < 0.3 else rng.randint(12, 99)
             place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
@@ -98,13 +97,14 @@ class Orders(CaseEnv[Ticket]):
     def find_orders(self, customer: str) -> str:
         """Orders of a customer."""
         mine = self.state.orders if customer == self.state.customer else []
-        return f"{customer}: " + (", ".join(f"{order.id} {order.item}" for order in mine) or "no orders")
+        return f"{customer}: " + (", ".join(f"{order.item} {order.id}" for order in mine) or "no orders")
 
     @tool
     def get_order(self, order_id: str) -> str:
         """Item, price and parcel."""
         order = self._order(order_id)
-        return f"order {order_id}: item {order.item}, paid {order.paid}, parcel {order.parcel}"
+        price = "dear" if order.paid >= DEAR else "cheap"
+        return f"order {order_id}: item {order.item}, {price}, paid {order.paid}, parcel {order.parcel}"
 
     @tool
     def track(self, parcel: str) -> str:
