@@ -60,7 +60,7 @@ class RolloutConfig(_Section):
 class CollectConfig(_Section):
     """Demonstrations from a noisy teacher, filtered by the verifier."""
 
-    tasks: int = Field(150, ge=1, description="Training tasks the teacher attempts.")
+    tasks: int = Field(160, ge=1, description="Training tasks the teacher attempts.")
     attempts: int = Field(2, ge=1, description="Attempts per task.")
     skip: float = Field(0.06, ge=0, le=1, description="Rate at which the teacher leaves out a step.")
     repeat: float = Field(0.06, ge=0, le=1, description="Rate at which it repeats itself.")
@@ -93,7 +93,7 @@ class RlConfig(_Section):
     """Online reinforcement learning."""
 
     algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
-    updates: int = Field(28, ge=0, description="Batches of episodes to learn from.")
+    updates: int = Field(20, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
@@ -114,11 +114,11 @@ class RlConfig(_Section):
 class MineConfig(_Section):
     """Hard-example rounds after the first reinforcement learning."""
 
-    rounds: int = Field(1, ge=0, description="How many rounds.")
+    rounds: int = Field(2, ge=0, description="How many rounds.")
     tasks: int = Field(96, ge=1, description="Training tasks that are measured to find the hard ones.")
-    attempts: int = Field(4, ge=2, description="Attempts at each while measuring.")
-    teacher_attempts: int = Field(2, ge=0, description="The teacher's attempts at each task that failed.")
-    updates: int = Field(10, ge=1, description="Batches of episodes per round.")
+    attempts: int = Field(3, ge=2, description="Attempts at each while measuring.")
+    teacher_attempts: int = Field(3, ge=0, description="The teacher's attempts at each task that failed.")
+    updates: int = Field(7, ge=1, description="Batches of episodes per round.")
 
 
 class EvaluationConfig(_Section):

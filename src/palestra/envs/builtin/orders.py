@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
 from palestra.envs.builtin import words
 
-KINDS = ("not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
+KINDS = ("parcel_not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
 PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
 WINDOW, FEE, DEAR = 14, 5, 100
 
@@ -45,7 +45,7 @@ class Ticket(Case):
         wish = "refunded" if kind == "changed_mind" else "replaced"
         wish = "refused" if order.day > WINDOW or order.item == self.received else wish
         look, verdict = {
-            "not_arrived": (call("track", parcel=order.parcel), PLACES[order.place]),
+            "parcel_not_arrived": (call("track", parcel=order.parcel), PLACES[order.place]),
             "double_charge": (call("get_payments", order_id=at), "refunded" if order.twice else "refused"),
         }.get(kind, (call("check_policy", order_id=at, kind=kind), wish))
         looks = [call("find_orders", customer=name)] * self.by_name + [call("get_order", order_id=at), look]
@@ -63,7 +63,7 @@ class Ticket(Case):
 class Orders(CaseEnv[Ticket]):
     """Settle a customer's ticket in a small shop."""
 
-    instructions = """Not arrived: track. Double charge: get_payments. Others: check_policy. Closed: refuse.
+    instructions = """Parcel: track. Double charge: get_payments. Others: check_policy. Closed: refuse.
 Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     deed_tools = ("refund", "replace", "escalate")
 

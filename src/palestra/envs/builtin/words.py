@@ -43,5 +43,10 @@ def items(rng: Random, count: int) -> list[str]:
 
 
 def numbers(rng: Random, count: int, digits: int) -> list[str]:
-    """``count`` different identifiers of exactly ``digits`` digits."""
-    return [str(number) for number in rng.sample(range(10 ** (digits - 1), 10**digits), count)]
+    """``count`` different identifiers of ``digits`` digits, none of them twice in one: those copy best."""
+    drawn: dict[str, None] = {}
+    while len(drawn) < count:
+        text = "".join(rng.sample("0123456789", digits))
+        if text[0] != "0":
+            drawn[text] = None
+    return list(drawn)
