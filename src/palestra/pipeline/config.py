@@ -93,7 +93,7 @@ class RlConfig(_Section):
     """Online reinforcement learning."""
 
     algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
-    updates: int = Field(20, ge=0, description="Batches of episodes to learn from.")
+    updates: int = Field(16, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
@@ -107,18 +107,18 @@ class RlConfig(_Section):
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
-    validate_every: int = Field(10, ge=1, description="Updates between validations and checkpoints.")
-    validation_tasks: int = Field(48, ge=1, description="Validation tasks, greedy.")
+    validate_every: int = Field(8, ge=1, description="Updates between validations and checkpoints.")
+    validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
 
 
 class MineConfig(_Section):
     """Hard-example rounds after the first reinforcement learning."""
 
-    rounds: int = Field(2, ge=0, description="How many rounds.")
+    rounds: int = Field(1, ge=0, description="How many rounds.")
     tasks: int = Field(96, ge=1, description="Training tasks that are measured to find the hard ones.")
     attempts: int = Field(3, ge=2, description="Attempts at each while measuring.")
     teacher_attempts: int = Field(3, ge=0, description="The teacher's attempts at each task that failed.")
-    updates: int = Field(7, ge=1, description="Batches of episodes per round.")
+    updates: int = Field(8, ge=1, description="Batches of episodes per round.")
 
 
 class EvaluationConfig(_Section):

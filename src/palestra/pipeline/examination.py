@@ -13,7 +13,7 @@ from typing import Any
 
 from palestra.evaluation import evaluate_groups
 from palestra.pipeline.collecting import make_teacher
-from palestra.pipeline.learning import final_stage, updates_before
+from palestra.pipeline.learning import final_stage
 from palestra.pipeline.model_parts import load_stage
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy, ScriptedPolicy, oracle_script
@@ -32,10 +32,8 @@ def evaluate(workshop: Workshop) -> dict[str, Any]:
         if name == "rl" and stage == "sft":
             continue
         loaded = load_stage(workshop.run, stage, config)
-        version = updates_before(config, f"mine{config.mine.rounds + 1}") if name == "rl" else 0
         for mode, temperature in modes:
-            make = partial(loaded.policy, name, temperature, version)
-            examine(workshop, name, mode, tasks, make)
+            examine(workshop, name, mode, tasks, partial(loaded.policy, name, temperature))
     examine(workshop, "oracle", "scripted", tasks, lambda: ScriptedPolicy("oracle", oracle_script))
     return {"tasks": len(tasks)}
 

@@ -40,7 +40,9 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     segments, learner = imitate_groups(
         workshop, loaded, groups, "sft", epochs=section.epochs, rate=section.learning_rate
     )
-    save_checkpoint(workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {})
+    save_checkpoint(
+        workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {"version": 0}
+    )
     return {"demonstrations": len(segments), "supervised_share": supervised_share(segments)}
 
 

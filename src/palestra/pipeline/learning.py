@@ -13,7 +13,7 @@ from typing import Any
 from palestra.errors import GateFailed
 from palestra.evaluation import evaluate_groups, pass_at_k
 from palestra.pipeline.collecting import demonstrate
-from palestra.pipeline.config import GateConfig, RunConfig
+from palestra.pipeline.config import GateConfig
 from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage
 from palestra.pipeline.progress import time_left
@@ -79,13 +79,12 @@ def reinforce(workshop: Workshop) -> dict[str, Any]:
 def mine(workshop: Workshop) -> dict[str, Any]:
     """Hard-example rounds: measure a pool, imitate the teacher where it failed, train on draws by failure."""
     config, result = workshop.config, dict[str, Any]()
-    before = "rl" if config.rl.updates else "sft"
     for number in range(1, config.mine.rounds + 1):
         stage = f"mine{number}"
-        loaded = load_stage(workshop.run, before, config)
+        loaded = load_stage(workshop.run, final_stage(workshop, before=stage), config)
         pool = workshop.train_tasks(config.mine.tasks, stage)
         measured = workshop.play(
-            loaded.policy("rl", config.rl.temperature, updates_before(config, stage)),
+            loaded.policy("rl", config.rl.temperature),
             pool,
             config.mine.attempts,
             stage=f"{stage}-pool",
@@ -106,7 +105,6 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {
             "hard_tasks": len(hard)
         }
-        before = stage
     return result
 
 
@@ -116,22 +114,22 @@ def _learn_from_teacher(workshop: Workshop, loaded: LoadedPolicy, tasks: Sequenc
     shown = demonstrate(workshop, tasks, attempts, f"{stage}-teacher")[1] if tasks and attempts else []
     if shown:
         imitate_groups(
-            workshop, loaded, shown, f"{stage}-sft", epochs=1, rate=workshop.config.rl.learning_rate
+            workshop, loaded, shown, f"{stage}-sft", epochs=1, rate=workshop.config.rl.final_learning_rate
         )
 
 
-def updates_before(config: RunConfig, stage: str) -> int:
-    """Online updates behind the policy that enters ``rl`` or ``mine1``, ``mine2``, ..."""
-    number = stage.removeprefix("mine")
-    return config.rl.updates + (int(number) - 1) * config.mine.updates if number.isdigit() else 0
+def final_stage(workshop: Workshop, before: str = "") -> str:
+    """The stage that left the run's trained policy: the best on validation, the later of equals.
 
-
-def final_stage(workshop: Workshop) -> str:
-    """The stage whose checkpoint is the run's trained policy."""
-    config = workshop.config
-    if config.mine.rounds:
-        return f"mine{config.mine.rounds}"
-    return "rl" if config.rl.updates else "sft"
+    A hard-example round can cost more elsewhere than it gains; then the policy before it is kept. With
+    ``before`` only stages that ran earlier than it count.
+    """
+    rows, _ = workshop.run.read_metrics()
+    scores = {row["stage"]: row["validation/success"] for row in rows if "validation/success" in row}
+    order = [f"mine{number}" for number in range(workshop.config.mine.rounds, 0, -1)] + ["rl"]
+    earlier = order[order.index(before) + 1 :] if before else order
+    reached = [stage for stage in earlier if stage in scores]
+    return max(reached, key=scores.__getitem__) if reached else "sft"
 
 
 def _train(
@@ -145,10 +143,8 @@ def _train(
     rl = workshop.config.rl
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
 
-    first_version = updates_before(workshop.config, stage)
-
     def validate(update: int) -> dict[str, float]:
-        policy = loaded.policy("rl", 0.0, first_version + update)
+        policy = loaded.policy("rl", 0.0, loaded.version + update)
         groups = workshop.play(policy, validation, 1, stage=f"{stage} validation")
         report = evaluate_groups(groups)
         values = {"validation/success": report.success, "validation/turns": report.turns}
@@ -157,7 +153,7 @@ def _train(
     algorithm = ALGORITHMS[rl.algorithm]
     settings = LoopSettings(
         stage=stage,
-        first_version=first_version,
+        first_version=loaded.version,
         updates=updates,
         group_size=rl.group_size,
         first_rate=rl.learning_rate if stage == "rl" else rl.final_learning_rate,

@@ -5,6 +5,7 @@ The one file of the pipeline besides ``learning`` that needs torch.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,14 @@ class LoadedPolicy:
     template: RoleTokenTemplate
     engine: LocalEngine
     config: RunConfig
+    version: int
+    """Online updates behind the weights when they were loaded."""
 
-    def policy(self, name: str, temperature: float, version: int = 0) -> TokenPolicy:
-        """The policy at a temperature; 0 is greedy."""
+    def policy(self, name: str, temperature: float, version: int | None = None) -> TokenPolicy:
+        """The policy at a temperature; 0 is greedy. ``version`` is told once the weights have moved on."""
         section = self.config.policy
         params = SamplingParams(max_tokens=section.action_tokens, temperature=temperature)
+        version = self.version if version is None else version
         return TokenPolicy(name, self.template, self.engine, params, section.context_tokens, version)
 
     def learner(self, optimizer: OptimizerName) -> Learner:
@@ -51,7 +55,7 @@ def load_start(config: RunConfig) -> LoadedPolicy:
     torch.set_num_threads(config.policy.threads)
     name = config.policy.model
     model, template = load_nano() if name == "nano" else load_policy(Path(name))
-    return _wrap(model, template, config)
+    return _wrap(model, template, config, 0)
 
 
 def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
@@ -66,14 +70,15 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
         raise ConfigError(
             f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
         )
-    return _wrap(*load_policy(found[0]), config)
+    state = json.loads((found[0] / "state.json").read_text(encoding="utf-8"))
+    return _wrap(*load_policy(found[0]), config, int(state["version"]))
 
 
-def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig) -> LoadedPolicy:
+def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig, version: int) -> LoadedPolicy:
     engine = LocalEngine(
         model,
         template.end_id,
         slots=config.rollout.concurrency,
         context_tokens=config.policy.context_tokens,
     )
-    return LoadedPolicy(model, template, engine, config)
+    return LoadedPolicy(model, template, engine, config, version)

@@ -61,7 +61,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
             metrics |= parts.validate(update)
         parts.run.append_metrics({"stage": settings.stage, "update": update, **metrics})
         if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
-            _save(folder, update, parts)
+            _save(folder, update, settings, parts)
         parts.report(update, settings.updates, metrics)
 
 
@@ -121,8 +121,9 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
     return settings.first_rate + (settings.last_rate - settings.first_rate) * share
 
 
-def _save(folder: Path, update: int, parts: LoopParts) -> None:
-    state = {"update": update, "curriculum": parts.curriculum_state()}
+def _save(folder: Path, update: int, settings: LoopSettings, parts: LoopParts) -> None:
+    version = settings.first_version + update
+    state = {"update": update, "version": version, "curriculum": parts.curriculum_state()}
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state)
     keep_newest(folder, KEPT_CHECKPOINTS)
 
