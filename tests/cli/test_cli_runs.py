@@ -100,7 +100,7 @@ def test_a_dry_run_prints_a_configuration_that_means_the_same(palestra, monkeypa
     assert list(tmp_path.iterdir()) == []
     planned = parse_config(done.out)
     assert planned == RunConfig.model_validate({"seed": 3, "rl": {"updates": 5}})
-    assert "600 episodes by the teacher" in done.out
+    assert "320 episodes by the teacher" in done.out
     assert "5 updates, 704 episodes with validation" in done.out
     assert "evaluate  1,200 episodes: 6 policies" in done.out
 

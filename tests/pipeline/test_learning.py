@@ -14,10 +14,10 @@ WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
 seed: 1
 world: {{name: "{WORLD}:EchoWorld"}}
-collect: {{tasks: 16, attempts: 1, demonstrations: 16, vary_prompts: 0}}
+collect: {{tasks: 8, attempts: 1, demonstrations: 8, vary_prompts: 0}}
 policy: {{action_tokens: 24}}
 rollout: {{max_turns: 2}}
-sft: {{epochs: 1, rows_per_update: 4, learning_rate: 0.006}}
+sft: {{epochs: 1, rows_per_update: 8, learning_rate: 0.003}}
 gate: {{tasks: 8, min_format_compliance: 0, min_success_at_group: 0}}
 rl: {{updates: 16, tasks_per_update: 8, group_size: 8, validate_every: 8, validation_tasks: 16}}
 mine: {{rounds: 0}}

@@ -16,11 +16,12 @@ from palestra.store import RunFolder
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
 world: {{name: "{WORLD}:EchoWorld"}}
-collect: {{tasks: 16, attempts: 2, demonstrations: 16}}
-sft: {{epochs: 1, rows_per_update: 4, learning_rate: 0.006}}
+collect: {{tasks: 8, attempts: 2, demonstrations: 8}}
+sft: {{epochs: 2, rows_per_update: 4, learning_rate: 0.001}}
 gate: {{tasks: 4, min_format_compliance: 0, min_success_at_group: 0}}
-rl: {{updates: 6, tasks_per_update: 4, group_size: 4, validate_every: 2, validation_tasks: 4}}
-mine: {{rounds: 1, tasks: 8, attempts: 2, updates: 4}}
+rl: {{updates: 6, tasks_per_update: 4, group_size: 4, minibatches: 2, learning_rate: 0.0002,
+  final_learning_rate: 0.0002, validate_every: 2, validation_tasks: 4}}
+mine: {{rounds: 1, tasks: 16, attempts: 2, updates: 4}}
 evaluation: {{tasks: 12}}
 """
 UNREPRODUCIBLE = ("time/", "tokens_per_second/")

@@ -63,7 +63,9 @@ def imitate_groups(
     workshop.reporter.line(
         f"  {len(segments)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"
     )
-    workshop.run.keep_metrics(lambda row: row.get("stage") != stage)
+    # An imitation that is played again comes to the same rows, so those that are there stay in their place.
+    workshop.run.keep_metrics(lambda row: True)
+    known = {row["update"] for row in workshop.run.read_metrics()[0] if row["stage"] == stage}
     learner = loaded.learner(section.optimizer)
     settings = SftSettings(epochs, section.rows_per_update, rate, workshop.config.seed)
     started, tokens = time.perf_counter(), 0.0
@@ -71,7 +73,8 @@ def imitate_groups(
     def report(update: int, total: int, metrics: dict[str, float]) -> None:
         nonlocal tokens
         tokens += metrics["tokens/trained"]
-        workshop.run.append_metrics({"stage": stage, "update": update, **metrics})
+        if update not in known:
+            workshop.run.append_metrics({"stage": stage, "update": update, **metrics})
         if update % max(total // 6, 1) == 0 or update == total:
             speed = tokens / (time.perf_counter() - started)
             workshop.reporter.line(
