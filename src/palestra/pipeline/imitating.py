@@ -37,6 +37,8 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
             f"No demonstration in {workshop.run.path}/trajectories/demonstrations can be read. Delete "
             "stages/collect.json there and resume, and they are collected again."
         )
+    # Demonstrations may have been collected anew since an earlier attempt; its rows would describe others.
+    workshop.run.keep_metrics(lambda row: row["stage"] != "sft")
     segments, learner = imitate_groups(
         workshop, loaded, groups, "sft", epochs=section.epochs, rate=section.learning_rate
     )

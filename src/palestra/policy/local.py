@@ -162,7 +162,7 @@ class LocalEngine:
                 rows.append(request)
             else:
                 followers.append((request, leader))
-        logits = self._forward(rows, [request.prompt[len(self._read[request.slot]) :] for request in rows])
+        logits = self._read_prompts(rows)
         place = {id(request): index for index, request in enumerate(rows)}
         for leader in leaders.values():
             targets = [follower.slot for follower, its in followers if its is leader]
@@ -174,6 +174,16 @@ class LocalEngine:
         picks = [*range(len(rows)), *(place[id(leader)] for _, leader in followers)]
         self._sample(order, logits[picks])
 
+    def _read_prompts(self, requests: list[_Request]) -> Tensor:
+        """(rows, vocabulary) logits after each row's new ids; rows of similar width go together."""
+        new = [request.prompt[len(self._read[request.slot]) :] for request in requests]
+        by_width: dict[int, list[int]] = {}
+        for index, ids in enumerate(new):
+            by_width.setdefault(len(ids).bit_length(), []).append(index)
+        parts = [self._forward([requests[i] for i in some], [new[i] for i in some]) for some in by_width.values()]
+        order = torch.tensor([index for some in by_width.values() for index in some])
+        return torch.cat(parts)[order.argsort()]
+
     def _forward(self, requests: list[_Request], new: list[list[int]]) -> Tensor:
         """(rows, vocabulary) logits after each row's new ids, right-padded to one width."""
         device = self._cache.lengths.device
@@ -184,18 +194,26 @@ class LocalEngine:
         return self._model_step(slots, ids, counts)
 
     def _decode(self) -> None:
-        """One token for every running request; idle slots between them are carried along unchanged."""
-        top = max(request.slot for request in self._running) + 1
+        """One token for every running request.
+
+        Idle slots between the running ones are carried along unchanged; when they are most, the running ones
+        are copied out instead.
+        """
+        running = sorted(self._running, key=lambda request: request.slot)
+        top = running[-1].slot + 1
         device = self._cache.lengths.device
-        ids, counts = [0] * top, [0] * top
-        for request in self._running:
-            ids[request.slot], counts[request.slot] = request.ids[-1], 1
+        dense = 2 * len(running) > top
+        places = [request.slot if dense else place for place, request in enumerate(running)]
+        width = top if dense else len(running)
+        ids, counts = [0] * width, [0] * width
+        for place, request in zip(places, running, strict=True):
+            ids[place], counts[place] = request.ids[-1], 1
             self._read[request.slot].append(request.ids[-1])
+        rows = slice(0, top) if dense else torch.tensor([request.slot for request in running], device=device)
         logits = self._model_step(
-            slice(0, top), torch.tensor(ids, device=device)[:, None], torch.tensor(counts, device=device)
+            rows, torch.tensor(ids, device=device)[:, None], torch.tensor(counts, device=device)
         )
-        running = list(self._running)
-        self._sample(running, logits[[request.slot for request in running]])
+        self._sample(running, logits[places])
 
     def _model_step(self, rows: Tensor | slice, ids: Tensor, counts: Tensor) -> Tensor:
         width = ids.shape[1]
