@@ -53,6 +53,9 @@ def run(world: str, seed: int, folder: Path, changes: tuple[str, ...] = ()) -> d
         [*base, "report", str(path), "--json"], check=True, capture_output=True, text=True
     )
     parsed: dict[str, Any] = json.loads(report.stdout)
+    for stage in ("sft", "rl"):
+        sampled = json.loads((path / "eval" / f"{stage}-sampled.json").read_text(encoding="utf-8"))
+        parsed[stage]["sampled"] = sampled["success"]
     print("\n".join(rows(world, seed, parsed)), flush=True)
     return parsed
 
@@ -67,6 +70,7 @@ def rows(world: str, seed: int, report: dict[str, Any]) -> list[str]:
         low, high = values["success_ci95"]
         made.append(
             f"| {world} | {seed} | {stage} | {values['success']:.1%} ({low:.0%}–{high:.0%}) | "
+            f"{_share(values.get('sampled'))} | "
             f"{values['turns']:.2f} | {values['invalid_actions']:.2f} | {values['format_compliance']:.1%} | "
             f"{_share(values['step_efficiency'])} | {values['episodes']} |"
         )
@@ -102,7 +106,7 @@ def page(reports: dict[tuple[str, int], dict[str, Any]], jobs: int) -> str:
             "",
             "Command: `python bench/quickstart_evidence.py`. Each run is `palestra train quickstart` with the world's",
             "name and the seed changed and nothing else. Success is on held-out test tasks, greedy for policies,",
-            "with a 95 % Wilson interval. The teacher is imperfect on purpose: it skips a step, repeats itself and",
+            "with a 95 % Wilson interval; `sampled` is success at temperature 1. The teacher is imperfect on purpose: it skips a step, repeats itself and",
             "picks a wrong value, each in 6 % of its turns, and only its successful, efficient attempts are imitated.",
             f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared; {jobs} runs at a time",
             f"with {2 // jobs} threads each, so the minutes say nothing about a run that has the machine to itself."
@@ -117,8 +121,8 @@ def page(reports: dict[tuple[str, int], dict[str, Any]], jobs: int) -> str:
             "",
             "## By run",
             "",
-            "| world | seed | stage | success (95 %) | turns | invalid actions | format | step efficiency | episodes |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| world | seed | stage | success (95 %) | sampled | turns | invalid actions | format | step efficiency | episodes |",
+            "|---|---|---|---|---|---|---|---|---|---|",
             *table,
             "",
         ]

@@ -9,7 +9,8 @@ An episode that fails is *data* (a stop reason and a traceback on the trajectory
     ├── ActionError        (ValueError)   a model's text that is no valid action; shown to the model
     ├── StoreError         (OSError)      a run folder that cannot be read or written
     ├── GateFailed         (RuntimeError) a stage refused to go on; the message says what to do
-    └── TooManyFailures    (RuntimeError) more episodes failed than a run may lose
+    ├── TooManyFailures    (RuntimeError) more episodes failed than a run may lose
+    └── PlayerLost         (RuntimeError) a process that plays episodes is gone
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "ConfigError",
     "GateFailed",
     "PalestraError",
+    "PlayerLost",
     "StoreError",
     "TooManyFailures",
     "UnsolvableTask",
@@ -65,3 +67,7 @@ class GateFailed(PalestraError, RuntimeError):
 
 class TooManyFailures(PalestraError, RuntimeError):
     """More episodes failed than a run may lose."""
+
+
+class PlayerLost(PalestraError, RuntimeError):
+    """A process that plays episodes is gone."""

@@ -22,8 +22,9 @@ from palestra.store import RunFolder
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that collected from six tasks."""
     folder = tmp_path_factory.mktemp("cli") / "run"
+    options = ["--set", "collect.tasks=6", "--set", "collect.attempts=2", "--seed", "5"]
     with pytest.raises(SystemExit) as stopped:
-        main(["collect", "quickstart", "--set", "collect.tasks=6", "--seed", "5", "--out", str(folder)])
+        main(["collect", "quickstart", *options, "--out", str(folder)])
     assert not stopped.value.code
     return folder
 
@@ -100,8 +101,8 @@ def test_a_dry_run_prints_a_configuration_that_means_the_same(palestra, monkeypa
     assert list(tmp_path.iterdir()) == []
     planned = parse_config(done.out)
     assert planned == RunConfig.model_validate({"seed": 3, "rl": {"updates": 5}})
-    assert "320 episodes by the teacher" in done.out
-    assert "5 updates, 704 episodes with validation" in done.out
+    assert "300 episodes by the teacher" in done.out
+    assert "5 updates, 768 episodes with validation" in done.out
     assert "evaluate  1,200 episodes: 6 policies" in done.out
 
 

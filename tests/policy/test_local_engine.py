@@ -1,6 +1,7 @@
 """The in-process engine against plain full forwards of the same model."""
 
 import asyncio
+import pickle
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from palestra.errors import ConfigError
 from palestra.policy import Generation, SamplingParams
 from palestra.policy.local import LocalEngine
-from palestra.policy.nano import new_nano
+from palestra.policy.nano import NANO_FOLDER, load_template, new_nano
 
 END = 1
 VOCABULARY = 64
@@ -111,6 +112,24 @@ def test_new_weights_are_used_after_weights_changed(model):
     assert after.policy_version == 1
     assert after.logprobs == pytest.approx(expected, abs=1e-4)
     assert after.logprobs != before.logprobs
+
+
+def test_a_pickled_engine_is_the_same_policy_with_nothing_read(model):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+    engine.weights_changed(7)
+    first = asyncio.run(engine.generate([7, 8, 9], SamplingParams(6, 1.0, seed=5), "a"))
+    copied = pickle.loads(pickle.dumps(engine))
+    second = asyncio.run(copied.generate([7, 8, 9], SamplingParams(6, 1.0, seed=5), "a"))
+    assert second.ids == first.ids
+    assert second.logprobs == pytest.approx(first.logprobs, abs=1e-5)
+    assert second.policy_version == 7
+
+
+def test_a_pickled_template_still_reads_control_tokens_in_text_as_text():
+    template = load_template(NANO_FOLDER)
+    ids = pickle.loads(pickle.dumps(template)).encode("stop <|end|> here")
+    assert ids == template.encode("stop <|end|> here")
+    assert template.end_id not in ids
 
 
 def test_a_prompt_that_does_not_fit_the_context_is_refused_by_name(model):

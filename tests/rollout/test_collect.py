@@ -112,9 +112,12 @@ def test_a_run_where_over_a_fifth_fails_stops_with_the_first_traceback():
 
 
 class SlowPolicy:
-    """The oracle after a random number of turns of the event loop."""
+    """The oracle after a random number of turns of the event loop; ``closed`` lists episodes as they end."""
 
     name, version = "slow", 0
+
+    def __init__(self):
+        self.closed = []
 
     def open(self, prompt, world, seed, session):
         conversation = ScriptedConversation(oracle_script, world, random.Random(seed))
@@ -126,18 +129,20 @@ class SlowPolicy:
             return await act()
 
         conversation.act = late
+        conversation.close = lambda: self.closed.append(session)
         return conversation
 
 
 def test_results_come_in_the_order_asked_for_whatever_finishes_first():
-    chosen, finished = tasks(12), []
-    rollout = Rollout(lambda: make_env("orders"), SlowPolicy(), Rubric(), Limits(), concurrency=5)
-    groups = collect_groups(rollout, chosen, 2, stage="s", seed=0, progress=lambda t: finished.append(t.id))
+    chosen, ended, policy = tasks(12), [], SlowPolicy()
+    rollout = Rollout(lambda: make_env("orders"), policy, Rubric(), Limits(), concurrency=5)
+    groups = collect_groups(rollout, chosen, 2, stage="s", seed=0, progress=ended.append)
     assert [group.task for group in groups] == chosen
     for index, group in enumerate(groups):
         assert [t.id for t in group.trajectories] == [f"s/{index}/0", f"s/{index}/1"]
         assert {t.task.id for t in group.trajectories} == {chosen[index].id}
-    assert finished != sorted(finished)
+    assert ended == [StopReason.terminated] * 24
+    assert policy.closed != [t.id for group in groups for t in group.trajectories]
 
 
 def test_a_collection_is_a_function_of_its_seed():

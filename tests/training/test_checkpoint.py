@@ -8,13 +8,14 @@ from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.training import (
     Learner,
+    best_checkpoint,
     checkpoints,
     imitation_loss,
     load_checkpoint,
     load_newest,
     save_checkpoint,
 )
-from palestra.training.checkpoint import keep_newest
+from palestra.training.checkpoint import keep_checkpoints
 from palestra.types import Segment
 
 ROW = Segment("t", (7, 8, 9, 1), (False, True, True, True), (0.0,) * 4, (0.0, 1.0, 1.0, 1.0))
@@ -66,8 +67,14 @@ def test_weights_of_another_shape_are_refused(learner, template, tmp_path):
         load_checkpoint(tmp_path / "step-1", other)
 
 
-def test_only_the_newest_are_kept_by_number_and_not_by_name(learner, template, tmp_path):
-    for step in (2, 10, 9, 100):
-        save_checkpoint(tmp_path / f"step-{step}", learner, template, {})
-    keep_newest(tmp_path, 2)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-100", "step-10"]
+def test_the_newest_by_number_and_the_best_are_kept(learner, template, tmp_path):
+    for step, success in ((2, 0.5), (10, 0.9), (9, 0.9), (11, None), (100, 0.7)):
+        state = {"update": step, "validation": success}
+        save_checkpoint(tmp_path / f"step-{step}", learner, template, state)
+    keep_checkpoints(tmp_path, 2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-100", "step-11", "step-10"]
+    assert best_checkpoint(tmp_path).name == "step-10"
+
+
+def test_a_stage_without_checkpoints_has_no_best_one(tmp_path):
+    assert best_checkpoint(tmp_path / "rl") is None

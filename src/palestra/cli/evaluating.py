@@ -98,9 +98,10 @@ def _workshop(run: Any, config: RunConfig) -> Workshop:
     from palestra.pipeline import Reporter
     from palestra.pipeline.workshop import Workshop
 
-    workshop = Workshop(run, config, Reporter())
-    workshop.preflight()
-    return workshop
+    Workshop(run, config, Reporter()).preflight()
+    from palestra.pipeline.players import Players
+
+    return Workshop(run, config, Reporter(), Players(config.policy.threads))
 
 
 def _print(result: dict[str, Any], title: str) -> None:

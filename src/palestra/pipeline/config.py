@@ -34,7 +34,7 @@ class PolicyConfig(_Section):
     model: str = Field("nano", description="`nano`, or a folder that training wrote.")
     context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
     action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
-    threads: int = Field(2, ge=1, description="CPU threads for sampling and learning.")
+    threads: int = Field(2, ge=1, description="CPU threads for learning; as many processes play.")
 
 
 class RubricConfig(_Section):
@@ -60,12 +60,12 @@ class RolloutConfig(_Section):
 class CollectConfig(_Section):
     """Demonstrations from a noisy teacher, filtered by the verifier."""
 
-    tasks: int = Field(160, ge=1, description="Training tasks the teacher attempts.")
-    attempts: int = Field(2, ge=1, description="Attempts per task.")
+    tasks: int = Field(300, ge=1, description="Training tasks the teacher attempts.")
+    attempts: int = Field(1, ge=1, description="Attempts per task.")
     skip: float = Field(0.06, ge=0, le=1, description="Rate at which the teacher leaves out a step.")
     repeat: float = Field(0.06, ge=0, le=1, description="Rate at which it repeats itself.")
     wrong: float = Field(0.06, ge=0, le=1, description="Rate at which it picks a wrong value.")
-    demonstrations: int = Field(180, ge=1, description="Most demonstrations kept.")
+    demonstrations: int = Field(130, ge=1, description="Most demonstrations kept.")
     min_efficiency: float = Field(0.6, ge=0, le=1, description="Optimal over actual turns a keeper needs.")
     vary_prompts: float = Field(0.1, ge=0, le=1, description="Share of tasks with a varied system prompt.")
 
@@ -73,7 +73,7 @@ class CollectConfig(_Section):
 class SftConfig(_Section):
     """Imitation of the kept demonstrations."""
 
-    epochs: int = Field(6, ge=1, description="Passes over the demonstrations.")
+    epochs: int = Field(9, ge=1, description="Passes over the demonstrations.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
     rows_per_update: int = Field(8, ge=1, description="Demonstrations per optimiser step.")
     learning_rate: float = Field(0.01, gt=0, description="Peak; 1e-5 with adamw suits a large model.")
@@ -93,13 +93,13 @@ class RlConfig(_Section):
     """Online reinforcement learning."""
 
     algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
-    updates: int = Field(16, ge=0, description="Batches of episodes to learn from.")
+    updates: int = Field(12, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
     minibatches: int = Field(4, ge=1, description="Optimiser steps per update, on a share of episodes each.")
     learning_rate: float = Field(3e-3, gt=0, description="At the start; 5e-6 with adamw suits a large model.")
-    final_learning_rate: float = Field(1e-3, ge=0, description="At the end; linear in between.")
+    final_learning_rate: float = Field(3e-4, ge=0, description="At the end; linear in between.")
     negative_weight: float = Field(
         0.3, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."
     )
@@ -107,18 +107,18 @@ class RlConfig(_Section):
     clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio.")
     clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
-    validate_every: int = Field(8, ge=1, description="Updates between validations and checkpoints.")
+    validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
 
 
 class MineConfig(_Section):
     """Hard-example rounds after the first reinforcement learning."""
 
-    rounds: int = Field(1, ge=0, description="How many rounds.")
+    rounds: int = Field(2, ge=0, description="How many rounds.")
     tasks: int = Field(96, ge=1, description="Training tasks that are measured to find the hard ones.")
     attempts: int = Field(3, ge=2, description="Attempts at each while measuring.")
     teacher_attempts: int = Field(3, ge=0, description="The teacher's attempts at each task that failed.")
-    updates: int = Field(8, ge=1, description="Batches of episodes per round.")
+    updates: int = Field(6, ge=1, description="Batches of episodes per round.")
 
 
 class EvaluationConfig(_Section):

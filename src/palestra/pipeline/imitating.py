@@ -59,7 +59,11 @@ def imitate_groups(
 ) -> tuple[list[Segment], Learner]:
     """Train the loaded policy on every trajectory of ``groups``; metrics go to the run under ``stage``."""
     section = workshop.config.sft
-    tokenized = [tokenize_trajectory(t, loaded.template) for group in groups for t in group.trajectories]
+    tokenized = [
+        trajectory if trajectory.prompt_ids else tokenize_trajectory(trajectory, loaded.template)
+        for group in groups
+        for trajectory in group.trajectories
+    ]
     segments = [make_segment(trajectory, 1.0) for trajectory in tokenized]
     _refuse_too_long(workshop.config.policy, tokenized, segments)
     workshop.reporter.line(

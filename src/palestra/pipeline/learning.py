@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from palestra.errors import GateFailed
@@ -23,7 +24,9 @@ from palestra.training import (
     ALGORITHMS,
     LoopParts,
     LoopSettings,
+    best_checkpoint,
     train_online,
+    validation_success,
 )
 from palestra.types import Task, Trajectory, TrajectoryGroup
 
@@ -93,11 +96,11 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
         weights = TaskWeights(pool)
         _observe(weights, measured)
-        hard = [group.task for group in measured if any(not t.success for t in group.trajectories)]
+        hard = [group for group in measured if any(not t.success for t in group.trajectories)]
         workshop.reporter.line(
             f"  round {number}: {len(hard)} of {len(pool)} training tasks fail at least once"
         )
-        _learn_from_teacher(workshop, loaded, hard, stage)
+        _learn_from_teacher(workshop, loaded, measured, hard, stage)
 
         def pick(update: int, weights: TaskWeights = weights, stage: str = stage) -> list[Task]:
             return workshop.draw_weighted(weights, config.rl.tasks_per_update, f"{stage}:{update}")
@@ -108,14 +111,30 @@ def mine(workshop: Workshop) -> dict[str, Any]:
     return result
 
 
-def _learn_from_teacher(workshop: Workshop, loaded: LoadedPolicy, tasks: Sequence[Task], stage: str) -> None:
-    """One pass over what the teacher can show on ``tasks``, at the pace of reinforcement learning."""
+def _learn_from_teacher(
+    workshop: Workshop,
+    loaded: LoadedPolicy,
+    measured: Sequence[TrajectoryGroup],
+    hard: Sequence[TrajectoryGroup],
+    stage: str,
+) -> None:
+    """Imitate what the teacher can show on the hard tasks.
+
+    The policy's own successes are mixed in, one a task, so that what it can do is not forgotten over it.
+    """
     attempts = workshop.config.mine.teacher_attempts
+    tasks = [group.task for group in hard]
     shown = demonstrate(workshop, tasks, attempts, f"{stage}-teacher")[1] if tasks and attempts else []
-    if shown:
-        imitate_groups(
-            workshop, loaded, shown, f"{stage}-sft", epochs=1, rate=workshop.config.rl.final_learning_rate
-        )
+    if not shown:
+        return
+    kept = [
+        replace(group, trajectories=successes[:1])
+        for group in measured
+        if (successes := tuple(t for t in group.trajectories if t.success))
+    ]
+    workshop.reporter.line(f"  beside {len(kept)} of the policy's own successes")
+    rate = workshop.config.rl.learning_rate
+    imitate_groups(workshop, loaded, [*shown, *kept], f"{stage}-sft", epochs=1, rate=rate)
 
 
 def final_stage(workshop: Workshop, before: str = "") -> str:
@@ -124,12 +143,15 @@ def final_stage(workshop: Workshop, before: str = "") -> str:
     A hard-example round can cost more elsewhere than it gains; then the policy before it is kept. With
     ``before`` only stages that ran earlier than it count.
     """
-    rows, _ = workshop.run.read_metrics()
-    scores = {row["stage"]: row["validation/success"] for row in rows if "validation/success" in row}
-    order = [f"mine{number}" for number in range(workshop.config.mine.rounds, 0, -1)] + ["rl"]
-    earlier = order[order.index(before) + 1 :] if before else order
-    reached = [stage for stage in earlier if stage in scores]
-    return max(reached, key=scores.__getitem__) if reached else "sft"
+    order = ["sft", "rl", *(f"mine{number}" for number in range(1, workshop.config.mine.rounds + 1))]
+    earlier = order[: order.index(before)] if before else order
+    best = {stage: best_checkpoint(workshop.run.path / "checkpoints" / stage) for stage in earlier}
+    scores = {
+        stage: score
+        for stage, path in best.items()
+        if path is not None and (score := validation_success(path)) is not None
+    }
+    return max(reversed(scores), key=scores.__getitem__, default="sft")
 
 
 def _train(
@@ -156,7 +178,7 @@ def _train(
         first_version=loaded.version,
         updates=updates,
         group_size=rl.group_size,
-        first_rate=rl.learning_rate if stage == "rl" else rl.final_learning_rate,
+        first_rate=rl.learning_rate,
         last_rate=rl.final_learning_rate,
         minibatches=rl.minibatches,
         negative_weight=rl.negative_weight,
@@ -177,7 +199,9 @@ def _train(
                 clip_high=rl.clip_high,
                 kl_weight=rl.kl_weight,
             ),
-            make_rollout=lambda version: workshop.rollout(loaded.policy("rl", rl.temperature, version)),
+            play=lambda version, tasks, attempts, name, seed: workshop.collect(
+                loaded.policy("rl", rl.temperature, version), tasks, attempts, stage=name, seed=seed
+            ),
             pick_tasks=pick,
             observe=lambda groups: _observe(weights, groups) if weights else None,
             curriculum_state=lambda: dict(weights.state()) if weights else {},

@@ -5,7 +5,6 @@ The one file of the pipeline besides ``learning`` that needs torch.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import load_nano, load_policy
 from palestra.store import RunFolder
-from palestra.training import Learner, OptimizerName, checkpoints
+from palestra.training import Learner, OptimizerName, best_checkpoint, checkpoint_state
 
 
 @dataclass(frozen=True)
@@ -59,19 +58,18 @@ def load_start(config: RunConfig) -> LoadedPolicy:
 
 
 def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
-    """The policy as a finished stage left it.
+    """The policy of a finished stage: its checkpoint that was best on validation.
 
     Raises:
         ConfigError: the stage has no checkpoint.
     """
     torch.set_num_threads(config.policy.threads)
-    found = checkpoints(run.path / "checkpoints" / stage)
-    if not found:
+    found = best_checkpoint(run.path / "checkpoints" / stage)
+    if found is None:
         raise ConfigError(
             f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
         )
-    state = json.loads((found[0] / "state.json").read_text(encoding="utf-8"))
-    return _wrap(*load_policy(found[0]), config, int(state["version"]))
+    return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]))
 
 
 def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig, version: int) -> LoadedPolicy:

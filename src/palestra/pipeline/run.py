@@ -6,8 +6,6 @@ what it left on disk and comes to the same end, because nothing random depends o
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from palestra.pipeline.examination import evaluate
 from palestra.pipeline.imitating import cold_start
 from palestra.pipeline.learning import gate, mine, reinforce
 from palestra.pipeline.load import check_config
+from palestra.pipeline.players import Players, peak_memory_mb
 from palestra.pipeline.progress import Reporter
 from palestra.pipeline.workshop import Stage, Workshop
 from palestra.store import RunFolder
@@ -58,9 +57,18 @@ def run_pipeline(
     unknown = [name for name in stages if name not in STAGES]
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
-    workshop = Workshop(run, config, reporter)
+    players = Players(config.policy.threads)
+    workshop = Workshop(run, config, reporter, players)
     if any(run.stage_result(name) is None for name in stages):
         workshop.preflight()
+    try:
+        _execute(workshop, players, stages)
+    finally:
+        players.close()
+
+
+def _execute(workshop: Workshop, players: Players, stages: Sequence[str]) -> None:
+    run, reporter = workshop.run, workshop.reporter
     for number, name in enumerate(stages, start=1):
         if run.stage_result(name) is not None:
             reporter.line(f"[bold]{name}[/] ({number}/{len(stages)}) is finished already")
@@ -69,11 +77,6 @@ def run_pipeline(
         started = time.perf_counter()
         result: dict[str, Any] = STAGES[name](workshop)
         seconds = time.perf_counter() - started
-        run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": peak_memory_mb()})
+        memory = peak_memory_mb() + players.peak_memory_mb
+        run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": memory})
         reporter.line(f"  {name} took {seconds:.0f} s")
-
-
-def peak_memory_mb() -> float:
-    """Most resident memory this process has had; the system counts in kilobytes, on macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -9,23 +9,46 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palestra.envs import ToolEnv, make_env, run_oracle
 from palestra.errors import ConfigError
-from palestra.pipeline.config import RunConfig
+from palestra.pipeline.config import RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
-from palestra.policy import Policy
+from palestra.policy import Policy, ScriptedPolicy
 from palestra.rewards import Rubric
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.store import RunFolder
 from palestra.tasks import GeneratedTasks, TaskWeights
-from palestra.types import Split, Task, TrajectoryGroup
+from palestra.types import Split, StopReason, Task, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from palestra.pipeline.players import Players
 
 PREFLIGHT_TASKS = 8
 """Tasks whose oracle must succeed before a run starts."""
+
+
+def make_world(world: WorldConfig) -> ToolEnv[Any]:
+    """A fresh world as configured.
+
+    Raises:
+        ConfigError: it is not one that the pipeline can train in.
+    """
+    options: dict[str, Any] = {
+        "action_format": world.action_format,
+        "require_reasoning": world.require_reasoning,
+    }
+    if world.difficulty is not None:
+        options["difficulty"] = world.difficulty
+    made = make_env(world.name, **options)
+    if not isinstance(made, ToolEnv):
+        raise ConfigError(
+            f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle"
+        )
+    return made
 
 
 @dataclass(frozen=True)
@@ -35,22 +58,12 @@ class Workshop:
     run: RunFolder
     config: RunConfig
     reporter: Reporter
+    players: Players | None = None
+    """Processes that a model's episodes are shared out to; None to play them all in this one."""
 
     def make_world(self) -> ToolEnv[Any]:
         """A fresh world as configured."""
-        world = self.config.world
-        options: dict[str, Any] = {
-            "action_format": world.action_format,
-            "require_reasoning": world.require_reasoning,
-        }
-        if world.difficulty is not None:
-            options["difficulty"] = world.difficulty
-        made = make_env(world.name, **options)
-        if not isinstance(made, ToolEnv):
-            raise ConfigError(
-                f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle"
-            )
-        return made
+        return make_world(self.config.world)
 
     @cached_property
     def tasks(self) -> GeneratedTasks:
@@ -72,21 +85,32 @@ class Workshop:
             max_repeats=section.max_repeats,
             max_seconds=section.max_seconds,
         )
-        return Rollout(self.make_world, policy, self.rubric, limits, concurrency=section.concurrency)
+        make = partial(make_world, self.config.world)  # which other processes can be sent, a method not
+        return Rollout(make, policy, self.rubric, limits, concurrency=section.concurrency)
+
+    def collect(
+        self,
+        policy: Policy,
+        tasks: Sequence[Task],
+        attempts: int,
+        *,
+        stage: str,
+        seed: int,
+        progress: Callable[[StopReason], None] = lambda _: None,
+    ) -> list[TrajectoryGroup]:
+        """``collect_groups`` for this run; a model plays in every process, a script in this one."""
+        play: Callable[..., list[TrajectoryGroup]] = collect_groups
+        if self.players is not None and not isinstance(policy, ScriptedPolicy):
+            play = self.players.collect
+        return play(self.rollout(policy), tasks, attempts, stage=stage, seed=seed, progress=progress)
 
     def play(
         self, policy: Policy, tasks: Sequence[Task], attempts: int, *, stage: str, seed: int = 0
     ) -> list[TrajectoryGroup]:
         """Play with a progress bar; the seed is the run's, shifted by ``seed``."""
+        seed += self.config.seed * 1_000_003
         with self.reporter.bar(stage, len(tasks) * attempts, "episodes") as bar:
-            return collect_groups(
-                self.rollout(policy),
-                tasks,
-                attempts,
-                stage=stage,
-                seed=self.config.seed * 1_000_003 + seed,
-                progress=lambda trajectory: bar.advance(trajectory.stop_reason),
-            )
+            return self.collect(policy, tasks, attempts, stage=stage, seed=seed, progress=bar.advance)
 
     def train_tasks(self, count: int, purpose: str) -> list[Task]:
         """Training tasks drawn for a purpose, the same each time."""

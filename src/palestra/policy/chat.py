@@ -58,6 +58,10 @@ class RoleTokenTemplate:
                 raise ConfigError(f"The tokenizer has no {token} token; train it with train_tokenizer().")
             self._ids[token] = token_id
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by making it anew: a pickled tokenizer forgets ``encode_special_tokens``."""
+        return type(self), (self._tokenizer,)
+
     @property
     def pad_id(self) -> int:
         """Fills rows of a batch; masks come from lengths and never from comparing with it."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from palestra.errors import ConfigError
 from palestra.policy.engine import Generation, SamplingParams
 from palestra.policy.forward import last_hidden
+from palestra.policy.nano import model_from_bytes, weights_to_bytes
 from palestra.policy.slot_cache import SlotCache
 from palestra.types import FinishReason
 
@@ -54,15 +55,19 @@ class LocalEngine:
         """
         self.model, self._end_id, self._context = model, end_id, context_tokens
         self._cache = SlotCache(model.config, slots, context_tokens + 1, model.device)
+        self._slot_count = slots
         self.policy_version = 0
-        self.sampled_tokens = 0
-        """Tokens sampled since the engine was made."""
         self._read: dict[int, list[int]] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(slots - 1, -1, -1))
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
         self._runner: asyncio.Task[None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the weights and the sizes: another process gets the same policy, with nothing read yet."""
+        made_of = (self.model.config, weights_to_bytes(self.model), self._end_id)
+        return _revive, (*made_of, self._slot_count, self._context, self.policy_version)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, session: str) -> Generation:
         """Sample a continuation; ``prompt_ids`` is the whole context, of which only the new part is read.
@@ -180,7 +185,9 @@ class LocalEngine:
         by_width: dict[int, list[int]] = {}
         for index, ids in enumerate(new):
             by_width.setdefault(len(ids).bit_length(), []).append(index)
-        parts = [self._forward([requests[i] for i in some], [new[i] for i in some]) for some in by_width.values()]
+        parts = [
+            self._forward([requests[i] for i in some], [new[i] for i in some]) for some in by_width.values()
+        ]
         order = torch.tensor([index for some in by_width.values() for index in some])
         return torch.cat(parts)[order.argsort()]
 
@@ -245,10 +252,15 @@ class LocalEngine:
                 self._finish(request, "stop")
             elif len(request.ids) == request.params.max_tokens:
                 self._finish(request, "length")
-        self.sampled_tokens += len(requests)
 
     def _finish(self, request: _Request, reason: FinishReason) -> None:
         self._running.remove(request)
         if not request.done.done():
             generation = Generation(tuple(request.ids), tuple(request.logprobs), reason, self.policy_version)
             request.done.set_result(generation)
+
+
+def _revive(config: Any, weights: bytes, end_id: int, slots: int, context: int, version: int) -> LocalEngine:
+    engine = LocalEngine(model_from_bytes(config, weights), end_id, slots=slots, context_tokens=context)
+    engine.policy_version = version
+    return engine

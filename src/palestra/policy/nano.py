@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load, save
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from palestra.errors import StoreError
 from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
@@ -103,15 +103,30 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
 
 def save_policy(folder: Path, model: PreTrainedModel, template: RoleTokenTemplate) -> None:
     """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
+    (folder / "model.safetensors").write_bytes(weights_to_bytes(model))
+    model.config.save_pretrained(folder)
+    template.save(folder / "tokenizer.json")
+
+
+def weights_to_bytes(model: PreTrainedModel) -> bytes:
+    """The weights as safetensors, a tied output matrix left out."""
     tied = model.config.tie_word_embeddings
     weights = {
         name: value.contiguous()
         for name, value in model.state_dict().items()
         if not (tied and name.startswith("lm_head"))
     }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model.config.save_pretrained(folder)
-    template.save(folder / "tokenizer.json")
+    data: bytes = save(weights, metadata={"format": "pt"})
+    return data
+
+
+def model_from_bytes(config: PreTrainedConfig, weights: bytes) -> PreTrainedModel:
+    """The model (float32, eval mode) that ``weights_to_bytes`` was given."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(load(weights), strict=not config.tie_word_embeddings)
+    use_cpu_kernels(model)
+    model.eval()
+    return model
 
 
 def load_template(folder: Path) -> RoleTokenTemplate:

@@ -45,46 +45,65 @@ def collect_groups(
     *,
     stage: str,
     seed: int,
-    progress: Callable[[Trajectory], None] | None = None,
+    progress: Callable[[StopReason], None] | None = None,
 ) -> list[TrajectoryGroup]:
-    """Attempt every task ``group_size`` times and score the results.
-
-    Args:
-        rollout: worlds, policy, rubric and limits.
-        tasks: one group each; the same task may come twice.
-        group_size: attempts per task.
-        stage: prefix of the ids, such as ``rl/12``.
-        seed: makes the policy's samples reproducible.
-        progress: told of each finished trajectory.
+    """Attempt every task ``group_size`` times and score the results; see ``collect_share``.
 
     Raises:
         TooManyFailures: over a fifth of the episodes ended in ``env_error``.
     """
-    return asyncio.run(_collect(rollout, tasks, group_size, stage, seed, progress or (lambda _: None)))
+    numbered = list(enumerate(tasks))
+    groups = collect_share(rollout, numbered, group_size, stage=stage, seed=seed, progress=progress)
+    refuse_many_failures(groups)
+    return groups
+
+
+def collect_share(
+    rollout: Rollout,
+    numbered: Sequence[tuple[int, Task]],
+    group_size: int,
+    *,
+    stage: str,
+    seed: int,
+    progress: Callable[[StopReason], None] | None = None,
+) -> list[TrajectoryGroup]:
+    """Attempt some tasks of a collection ``group_size`` times and score the results.
+
+    Args:
+        rollout: worlds, policy, rubric and limits.
+        numbered: tasks with their numbers in the whole collection, from which ids and seeds follow; one
+            group each, and the same task may come twice.
+        group_size: attempts per task.
+        stage: prefix of the ids, such as ``rl/12``.
+        seed: makes the policy's samples reproducible.
+        progress: told how each episode ended.
+    """
+    return asyncio.run(_collect(rollout, numbered, group_size, stage, seed, progress or (lambda _: None)))
 
 
 async def _collect(
     rollout: Rollout,
-    tasks: Sequence[Task],
+    numbered: Sequence[tuple[int, Task]],
     group_size: int,
     stage: str,
     seed: int,
-    progress: Callable[[Trajectory], None],
+    progress: Callable[[StopReason], None],
 ) -> list[TrajectoryGroup]:
     gate = asyncio.Semaphore(rollout.concurrency)
 
-    async def attempt(group: int, index: int) -> Trajectory:
+    async def attempt(number: int, task: Task, index: int) -> Trajectory:
         async with gate:
-            key = EpisodeKey(f"{stage}/{group}/{index}", (seed * 100_003 + group) * 1_009 + index)
-            trajectory = await _with_retries(rollout, tasks[group], key)
-        progress(trajectory)
+            key = EpisodeKey(f"{stage}/{number}/{index}", (seed * 100_003 + number) * 1_009 + index)
+            trajectory = await _with_retries(rollout, task, key)
+        progress(trajectory.stop_reason)
         return trajectory
 
-    flat = await asyncio.gather(*(attempt(g, i) for g in range(len(tasks)) for i in range(group_size)))
-    _refuse_many_failures(flat)
+    flat = await asyncio.gather(
+        *(attempt(number, task, index) for number, task in numbered for index in range(group_size))
+    )
     return [
-        TrajectoryGroup(f"{stage}/{g}", task, tuple(flat[g * group_size : (g + 1) * group_size]))
-        for g, task in enumerate(tasks)
+        TrajectoryGroup(f"{stage}/{number}", task, tuple(flat[place * group_size : (place + 1) * group_size]))
+        for place, (number, task) in enumerate(numbered)
     ]
 
 
@@ -97,7 +116,13 @@ async def _with_retries(rollout: Rollout, task: Task, key: EpisodeKey) -> Trajec
     return rollout.rubric.score(replace(trajectory, id=key.id))
 
 
-def _refuse_many_failures(trajectories: Sequence[Trajectory]) -> None:
+def refuse_many_failures(groups: Sequence[TrajectoryGroup]) -> None:
+    """Stop where failures are too many for the rest to mean anything.
+
+    Raises:
+        TooManyFailures: over a fifth of the episodes ended in ``env_error``.
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     failed = [t for t in trajectories if t.stop_reason is StopReason.env_error]
     if len(failed) > MAX_FAILED_SHARE * len(trajectories):
         raise TooManyFailures(

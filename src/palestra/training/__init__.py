@@ -3,7 +3,15 @@
 from palestra.training.advantages import group_zscore, has_spread
 from palestra.training.algorithms import ALGORITHMS, Algorithm
 from palestra.training.batch import MicroBatch, make_micro_batches
-from palestra.training.checkpoint import checkpoints, load_checkpoint, load_newest, save_checkpoint
+from palestra.training.checkpoint import (
+    best_checkpoint,
+    checkpoint_state,
+    checkpoints,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+    validation_success,
+)
 from palestra.training.learner import Learner, OptimizerName
 from palestra.training.loop import advantage_segments, train_online
 from palestra.training.loop_parts import LoopParts, LoopSettings
@@ -33,6 +41,8 @@ __all__ = [
     "SftSettings",
     "TokenTerms",
     "advantage_segments",
+    "best_checkpoint",
+    "checkpoint_state",
     "checkpoints",
     "clipped_policy_loss",
     "entropy",
@@ -50,4 +60,5 @@ __all__ = [
     "supervised_share",
     "tokenize_trajectory",
     "train_online",
+    "validation_success",
 ]

@@ -76,10 +76,40 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Delete all but the ``count`` newest checkpoints of a stage."""
-    for path in checkpoints(folder)[count:]:
-        shutil.rmtree(path)
+def checkpoint_state(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself: ``update``, ``version``, ``validation`` ...
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"checkpoint {path} cannot be read: {error}") from error
+    return state
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of a stage that was best on validation, the later of equals; None if there is none."""
+    scores = {path: validation_success(path) for path in checkpoints(folder)}
+    return max(scores, key=lambda path: -1.0 if (score := scores[path]) is None else score, default=None)
+
+
+def validation_success(path: Path) -> float | None:
+    """Success on validation tasks as a checkpoint recorded it; None where it is torn or was not validated."""
+    try:
+        measured = checkpoint_state(path).get("validation")
+    except StoreError:
+        return None
+    return None if measured is None else float(measured)
+
+
+def keep_checkpoints(folder: Path, newest: int) -> None:
+    """Delete all checkpoints of a stage but its best and its ``newest`` ones."""
+    best = best_checkpoint(folder)
+    for path in checkpoints(folder)[newest:]:
+        if path != best:
+            shutil.rmtree(path)
 
 
 def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:

@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palestra.errors import GateFailed
-from palestra.rollout import collect_groups
 from palestra.training.advantages import has_spread
 from palestra.training.algorithms import Algorithm
-from palestra.training.checkpoint import keep_newest, load_newest, save_checkpoint
+from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
 from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.metrics import summarize_groups
 from palestra.training.segments import make_segment
 from palestra.types import Segment, StopReason, TrajectoryGroup
 
-KEPT_CHECKPOINTS = 3
-"""Of a stage: the one to go on from, and two in case it turns out torn."""
+KEPT_CHECKPOINTS = 2
+"""Of a stage, beside its best one: the newest to go on from, and one in case that turns out torn."""
 
 
 def train_online(settings: LoopSettings, parts: LoopParts) -> None:
@@ -31,15 +30,11 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
     start = _resume(folder, settings, parts)
     for update in range(start + 1, settings.updates + 1):
         began = time.perf_counter()
-        before = parts.engine.sampled_tokens
         version = settings.first_version + update - 1
         parts.engine.weights_changed(version)
-        groups = collect_groups(
-            parts.make_rollout(version),
-            parts.pick_tasks(update),
-            settings.group_size,
-            stage=f"{settings.stage}/{update}",
-            seed=sampling_seed(settings.seed, f"{settings.stage}/{update}"),
+        name = f"{settings.stage}/{update}"
+        groups = parts.play(
+            version, parts.pick_tasks(update), settings.group_size, name, sampling_seed(settings.seed, name)
         )
         sampled = time.perf_counter()
         parts.run.write_groups(settings.stage, f"update-{update}", groups)
@@ -52,16 +47,16 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         metrics |= {
             "time/rollout": sampled - began,
             "time/update": updated - sampled,
-            "tokens_per_second/rollout": (parts.engine.sampled_tokens - before) / (sampled - began),
+            "tokens_per_second/rollout": _sampled_tokens(groups) / (sampled - began),
             "tokens_per_second/update": sum(len(s.ids) for s in segments) / (updated - sampled),
         }
         due = update % settings.checkpoint_every == 0 or update == settings.updates
         if due:
-            parts.engine.weights_changed(update)
+            parts.engine.weights_changed(version + 1)
             metrics |= parts.validate(update)
         parts.run.append_metrics({"stage": settings.stage, "update": update, **metrics})
         if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts)
+            _save(folder, update, settings, parts, metrics.get("validation/success"))
         parts.report(update, settings.updates, metrics)
 
 
@@ -110,6 +105,10 @@ def advantage_segments(
     return segments
 
 
+def _sampled_tokens(groups: Sequence[TrajectoryGroup]) -> int:
+    return sum(len(turn.action_ids) for g in groups for t in g.trajectories for turn in t.turns)
+
+
 def sampling_seed(seed: int, stage: str) -> int:
     """The seed of a collection: differs between runs, stages and updates."""
     return random.Random(f"{seed}:{stage}").getrandbits(40)
@@ -121,11 +120,17 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
     return settings.first_rate + (settings.last_rate - settings.first_rate) * share
 
 
-def _save(folder: Path, update: int, settings: LoopSettings, parts: LoopParts) -> None:
-    version = settings.first_version + update
-    state = {"update": update, "version": version, "curriculum": parts.curriculum_state()}
+def _save(
+    folder: Path, update: int, settings: LoopSettings, parts: LoopParts, validation: float | None
+) -> None:
+    state = {
+        "update": update,
+        "version": settings.first_version + update,
+        "validation": validation,
+        "curriculum": parts.curriculum_state(),
+    }
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state)
-    keep_newest(folder, KEPT_CHECKPOINTS)
+    keep_checkpoints(folder, KEPT_CHECKPOINTS)
 
 
 def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from palestra.policy.local import LocalEngine
-from palestra.rollout import Rollout
 from palestra.store import RunFolder
 from palestra.training.algorithms import Algorithm
 from palestra.training.learner import Learner
@@ -48,8 +47,8 @@ class LoopParts:
     """Frozen model that the KL is measured to."""
     algorithm: Algorithm
     loss: LossFunction
-    make_rollout: Callable[[int], Rollout]
-    """Policy version to rollout."""
+    play: Callable[[int, Sequence[Task], int, str, int], list[TrajectoryGroup]]
+    """Policy version, tasks, attempts at each, name and seed of a collection to its scored groups."""
     pick_tasks: Callable[[int], list[Task]]
     """Update number to its tasks."""
     observe: Callable[[Sequence[TrajectoryGroup]], None]

@@ -1,6 +1,6 @@
-"""Orders: settle a customer's ticket in a small shop, where only the records tell what is right.
+"""Orders: settle a ticket in a small shop, where only the records tell what is right.
 
-The one surprising choice: a dear order is escalated and not refunded, by one word read several turns before.
+The one surprising choice: one word in a look-up, dear, makes a refund wrong and an escalation right.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from palestra.envs.builtin import words
 
 KINDS = ("parcel_not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
 PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
-WINDOW, FEE, DEAR = 14, 5, 100
+PRICES, WINDOW, FEE = {"cheap": (12, 99), "dear": (140, 490)}, 14, 5
 
 
 class Order(NamedTuple):
-    """One order: its money, its parcel, the days since it came."""
+    """One order: its money, dear or cheap, its parcel, the days since it came."""
 
     id: str
     item: str
+    price: str
     paid: int
     parcel: str
     place: str
@@ -49,11 +50,10 @@ class Ticket(Case):
             "double_charge": (call("get_payments", order_id=at), "refunded" if order.twice else "refused"),
         }.get(kind, (call("check_policy", order_id=at, kind=kind), wish))
         looks = [call("find_orders", customer=name)] * self.by_name + [call("get_order", order_id=at), look]
-        if verdict == "replaced":
-            looks.append(call("check_stock", item=order.item))
-            verdict = "replaced" if order.stock else "refunded"
+        looks += [call("check_stock", item=order.item)] * (verdict == "replaced")
+        verdict = "refunded" if verdict == "replaced" and not order.stock else verdict
         reason = "missing" if verdict == "escalated" else "amount"
-        verdict = "escalated" if verdict == "refunded" and order.paid >= DEAR else verdict
+        verdict = "escalated" if verdict == "refunded" and order.price == "dear" else verdict
         deeds = {"replaced": [call("replace", order_id=at, item=order.item)]}
         deeds["refunded"] = [call("refund", order_id=at, amount=order.paid - FEE * (kind == "changed_mind"))]
         deeds["escalated"] = [call("escalate", order_id=at, reason=reason)]
@@ -69,14 +69,14 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
 
     def generate(self, rng: Random, difficulty: int) -> Ticket:
         """Level 1: two kinds; 2: all kinds, half by name; 3: by name among three orders."""
-        kind = rng.choice(KINDS[:2] if difficulty == 1 else KINDS)
+        kind, orders = rng.choice(KINDS[:2] if difficulty == 1 else KINDS), []
         *goods, other = words.items(rng, 4 if difficulty == 3 else 2)
-        ids, parcels, orders = words.numbers(rng, len(goods), 5), words.numbers(rng, len(goods), 4), []
-        for number, item, parcel in zip(ids, goods, parcels, strict=True):
-            paid = rng.randint(140, 490) if rng.random() < 0.3 else rng.randint(12, 99)
+        for (number, parcel), item in zip(words.number_pairs(rng, len(goods)), goods, strict=True):
+            price = rng.choice(("cheap", "cheap", "dear"))
             place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
-            twice, stock = rng.random() < 0.6, rng.choice([0, rng.randint(1, 9)])
-            orders.append(Order(number, item, paid, f"P{parcel}", place, rng.randint(1, 20), twice, stock))
+            paid, day, stock = rng.randint(*PRICES[price]), rng.randint(1, 20), max(rng.randint(-8, 9), 0)
+            rest = (f"P{parcel}", place, day, rng.random() < 0.6, stock)
+            orders.append(Order(number, item, price, paid, *rest))
         order, by_name = rng.choice(orders), kind != "wrong_item" and rng.random() < (difficulty - 1) / 2
         received = order.item if kind == "wrong_item" and rng.random() < 0.25 else other
         return Ticket(kind, rng.choice(words.PEOPLE), by_name, received, order, orders)
@@ -101,10 +101,9 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
 
     @tool
     def get_order(self, order_id: str) -> str:
-        """Item, price and parcel."""
+        """Item, payment and parcel."""
         order = self._order(order_id)
-        price = "dear" if order.paid >= DEAR else "cheap"
-        return f"order {order_id}: item {order.item}, {price}, paid {order.paid}, parcel {order.parcel}"
+        return f"order {order_id}: item {order.item}, paid {order.paid}, parcel {order.parcel}"
 
     @tool
     def track(self, parcel: str) -> str:
@@ -115,19 +114,20 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     def check_policy(self, order_id: str, kind: Literal["broken", "changed_mind", "wrong_item"]) -> str:
         """Return rules."""
         order = self._order(order_id)
-        offer = f"open, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
+        offer = f"open, {order.price}, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
         closed = order.day > WINDOW or order.item == self.state.received
         return f"{kind}: day {order.day} of {WINDOW}, {'closed' if closed else offer}"
 
     @tool
     def check_stock(self, item: str) -> str:
         """Pieces left."""
-        return f"{item}: {self._order(item).stock or 'none'} in stock"
+        return f"{item}: {(order := self._order(item)).stock or 'none'} in stock, {order.price}"
 
     @tool
     def get_payments(self, order_id: str) -> str:
         """Charges made."""
-        return f"order {order_id}: charged {'twice' if self._order(order_id).twice else 'once'}"
+        order = self._order(order_id)
+        return f"order {order_id}: charged {'twice' if order.twice else 'once'}, {order.price}"
 
     @tool
     def refund(self, order_id: str, amount: int) -> str:

@@ -14,10 +14,10 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 PEOPLE = _list(
-    "Ada Alba Amos Anton Beth Boris Cara Carl Cleo Dana Dario Edna Elio Emil Erik Esra Faye Felix Fritz Gina "
-    "Greta Hana Hugo Ida Igor Ines Iris Ivan Jana Jonas Julia Kai Karim Lara Leo Lina Luca Magda Mara Marco "
+    "Ada Alba Amos Anton Beth Cara Carl Cleo Dana Edna Elio Emil Erik Esra Faye Felix Fritz Gina "
+    "Greta Hana Hugo Ida Igor Ines Ivan Jana Jonas Julia Kai Karim Lara Leo Lina Luca Magda Mara Marco "
     "Mila Mona Nadia Nico Nina Olga Omar Oscar Paula Petra Rana Remo Rosa Ruth Sara Silas Sven Tara Theo Tom "
-    "Uma Vera Viktor Wanda Yara Yusuf Zeno Zoe"
+    "Uma Vera Viktor Wanda Yara Yusuf Zeno"
 )
 COLOURS = _list("black blue brown green grey orange pink purple red silver white yellow")
 THINGS = _list(
@@ -50,3 +50,11 @@ def numbers(rng: Random, count: int, digits: int) -> list[str]:
         if text[0] != "0":
             drawn[text] = None
     return list(drawn)
+
+
+def number_pairs(rng: Random, count: int) -> list[tuple[str, str]]:
+    """``count`` pairs of identifiers, of five digits and of four others; none occurs twice."""
+    while True:
+        pairs = [(text[:5], text[5:]) for text in numbers(rng, count, 9)]
+        if all(len(set(column)) == count for column in zip(*pairs, strict=True)):
+            return pairs

@@ -1,0 +1,206 @@
+"""Processes that play a share of the episodes, with one CPU thread each.
+
+A decode step of a small policy is many small operations, which a second thread hardly speeds up; a second
+process nearly doubles them. The surprising choice: the weights travel with every job. Five megabytes cost
+milliseconds, and no player can act on weights that are being changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import torch
+
+from palestra.errors import PlayerLost
+from palestra.rollout import Rollout, collect_share, refuse_many_failures
+from palestra.types import StopReason, Task, TrajectoryGroup
+
+Progress = Callable[[StopReason], None]
+_Job = tuple[Rollout, list[tuple[int, Task]], int, str, int]
+"""Rollout, numbered tasks, group size, stage and seed, as ``collect_share`` takes them."""
+_FEWEST_EPISODES = 16
+"""A collection with fewer is not worth sharing."""
+
+
+def peak_memory_mb() -> float:
+    """Most resident memory this process has had; the system counts in kilobytes, on macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+class Players:
+    """``count`` processes: this one, and others that start when first needed and end with it."""
+
+    def __init__(self, count: int) -> None:
+        """Nothing is started yet."""
+        self._others = count - 1
+        self._players: list[_Player] = []
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """Most resident memory of the other processes, added up."""
+        return sum(player.peak_memory_mb for player in self._players)
+
+    def start(self) -> None:
+        """Let the other processes load their libraries; returns at once."""
+        if not self._players:
+            atexit.register(self.close)
+            self._players = [_Player() for _ in range(self._others)]
+
+    def close(self) -> None:
+        """End the other processes, whatever they are doing."""
+        for player in self._players:
+            player.close()
+        self._players = []
+
+    def collect(
+        self,
+        rollout: Rollout,
+        tasks: Sequence[Task],
+        group_size: int,
+        *,
+        stage: str,
+        seed: int,
+        progress: Progress,
+    ) -> list[TrajectoryGroup]:
+        """As ``collect_groups``, with every process playing its share of the groups.
+
+        Raises:
+            PlayerLost: a process died, or failed outside of an episode.
+            TooManyFailures: over a fifth of the episodes ended in ``env_error``.
+        """
+        numbered = list(enumerate(tasks))
+        shared = len(tasks) * group_size >= _FEWEST_EPISODES
+        if shared:
+            self.start()
+        players = self._players if shared else []
+        parts = len(players) + 1
+
+        def advance(reason: StopReason) -> None:
+            progress(reason)
+            for player in players:
+                player.take_reports(progress)
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if players else threads)
+        try:
+            for number, player in enumerate(players, start=1):
+                player.begin((rollout, numbered[number::parts], group_size, stage, seed))
+            own = collect_share(
+                rollout, numbered[::parts], group_size, stage=stage, seed=seed, progress=advance
+            )
+            shares = [own, *(player.finish(progress) for player in players)]
+        except BaseException:
+            self.close()  # a player in the middle of a job would answer the next one with it
+            raise
+        finally:
+            torch.set_num_threads(threads)
+        groups = [shares[number % parts][number // parts] for number in range(len(tasks))]
+        refuse_many_failures(groups)
+        return groups
+
+
+@dataclass(frozen=True)
+class _Played:
+    groups: list[TrajectoryGroup]
+    peak_memory_mb: float
+
+
+class _Player:
+    """This side of one other process."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self._played: _Played | None = None
+        self.peak_memory_mb = 0.0
+        self._send(sys.path)
+
+    def begin(self, job: _Job) -> None:
+        self._played = None
+        self._send(job)
+
+    def take_reports(self, progress: Progress) -> None:
+        """Pass on what there is, without waiting."""
+        while self._played is None and self._connection.poll():
+            self._take(progress)
+
+    def finish(self, progress: Progress) -> list[TrajectoryGroup]:
+        while self._played is None:
+            self._take(progress)
+        self.peak_memory_mb = self._played.peak_memory_mb
+        return self._played.groups
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _take(self, progress: Progress) -> None:
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        if isinstance(message, _Played):
+            self._played = message
+        elif isinstance(message, StopReason):
+            progress(message)
+        else:
+            raise PlayerLost(f"A process that plays episodes failed:\n{message}")
+
+    def _send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._lost() from error
+
+    def _lost(self) -> PlayerLost:
+        return PlayerLost(
+            f"A process that plays episodes died (exit code {self._process.wait()}; -9 is often too little "
+            "memory). Nothing that was finished is lost: go on with --resume, or start a new run with "
+            "policy.threads=1, which plays in one process."
+        )
+
+
+def _serve(connection: Connection) -> None:
+    """Play what is asked for until the other end is gone; its interrupts are not ours."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    sys.path[:] = connection.recv()
+    while True:
+        connection.send(_answer(connection.recv(), connection.send))
+        gc.collect()  # the job's engine is in a circle, and its cache is large
+
+
+def _answer(job: _Job, progress: Progress) -> _Played | str:
+    """What a job came to, or the traceback."""
+    rollout, numbered, group_size, stage, seed = job
+    try:
+        groups = collect_share(rollout, numbered, group_size, stage=stage, seed=seed, progress=progress)
+    except Exception:
+        return traceback.format_exc()
+    return _Played(groups, peak_memory_mb())
+
+
+if __name__ == "__main__":
+    from palestra.pipeline import players  # under its own name, or the answers' classes would be __main__'s
+
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        players._serve(Connection(int(sys.argv[1])))
