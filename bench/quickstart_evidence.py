@@ -108,10 +108,10 @@ def page(reports: dict[tuple[str, int], dict[str, Any]], jobs: int) -> str:
             "name and the seed changed and nothing else. Success is on held-out test tasks, greedy for policies,",
             "with a 95 % Wilson interval; `sampled` is success at temperature 1. The teacher is imperfect on purpose: it skips a step, repeats itself and",
             "picks a wrong value, each in 6 % of its turns, and only its successful, efficient attempts are imitated.",
-            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared; {jobs} runs at a time",
-            f"with {2 // jobs} threads each, so the minutes say nothing about a run that has the machine to itself."
+            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared with others;",
+            "two runs at a time, so the minutes say nothing about a run that has the machine to itself."
             if jobs > 1
-            else "with 2 threads each.",
+            else "one run at a time.",
             "",
             "## By world (means over seeds)",
             "",
