@@ -105,6 +105,7 @@ def test_the_weights_and_optimiser_are_the_same_to_the_last_bit(runs):
     calm, killed = runs
     names = sorted(path.relative_to(calm) for path in calm.glob("checkpoints/*/*/*.safetensors"))
     assert len(names) >= 2 * (1 + 2 + 2)
+    assert names == sorted(path.relative_to(killed) for path in killed.glob("checkpoints/*/*/*.safetensors"))
     for name in names:
         first, second = load_file(calm / name), load_file(killed / name)
         assert first.keys() == second.keys()

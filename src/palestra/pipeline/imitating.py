@@ -69,7 +69,7 @@ def imitate_groups(
     workshop.reporter.line(
         f"  {len(segments)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"
     )
-    # An imitation that is played again comes to the same rows, so those that are there stay in their place.
+    # A round's imitation that is played again comes to the same rows, and later ones may already follow them.
     workshop.run.keep_metrics(lambda row: True)
     known = {row["update"] for row in workshop.run.read_metrics()[0] if row["stage"] == stage}
     learner = loaded.learner(section.optimizer)

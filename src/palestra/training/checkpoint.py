@@ -49,10 +49,10 @@ def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
     Raises:
         StoreError: the folder is missing, torn, or of another model.
     """
+    state = checkpoint_state(folder)
     try:
         weights = load_file(folder / "model.safetensors")
         tensors = load_file(folder / "optimizer.safetensors")
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         _load_weights(learner.model, weights)
         _restore_optimizer(learner, tensors)
     except (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError) as error:
@@ -85,7 +85,7 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(f"checkpoint {path} cannot be read: {error}") from error
+        raise StoreError(f"checkpoint {path} cannot be loaded: {error}") from error
     return state
 
 
