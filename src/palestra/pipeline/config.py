@@ -65,7 +65,7 @@ class CollectConfig(_Section):
     skip: float = Field(0.06, ge=0, le=1, description="Rate at which the teacher leaves out a step.")
     repeat: float = Field(0.06, ge=0, le=1, description="Rate at which it repeats itself.")
     wrong: float = Field(0.06, ge=0, le=1, description="Rate at which it picks a wrong value.")
-    demonstrations: int = Field(130, ge=1, description="Most demonstrations kept.")
+    demonstrations: int = Field(120, ge=1, description="Most demonstrations kept.")
     min_efficiency: float = Field(0.6, ge=0, le=1, description="Optimal over actual turns a keeper needs.")
     vary_prompts: float = Field(0.1, ge=0, le=1, description="Share of tasks with a varied system prompt.")
 
@@ -93,7 +93,7 @@ class RlConfig(_Section):
     """Online reinforcement learning."""
 
     algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
-    updates: int = Field(12, ge=0, description="Batches of episodes to learn from.")
+    updates: int = Field(16, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")

@@ -43,7 +43,7 @@ class Learner:
         *,
         optimizer: OptimizerName = "adamw",
         max_gradient_norm: float = 1.0,
-        micro_batch_tokens: int = 8192,
+        micro_batch_tokens: int = 4096,
         temperature: float = 1.0,
     ) -> None:
         """Train ``model``.

@@ -12,6 +12,7 @@ from palestra.envs.builtin import words
 
 KINDS = ("parcel_not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
 PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
+CHARGES = {"once": "refused", "twice": "refunded"}
 PRICES, WINDOW, FEE = {"cheap": (12, 99), "dear": (140, 490)}, 14, 5
 
 
@@ -25,7 +26,7 @@ class Order(NamedTuple):
     parcel: str
     place: str
     day: int
-    twice: bool
+    charged: str
     stock: int
 
 
@@ -47,7 +48,7 @@ class Ticket(Case):
         wish = "refused" if order.day > WINDOW or order.item == self.received else wish
         look, verdict = {
             "parcel_not_arrived": (call("track", parcel=order.parcel), PLACES[order.place]),
-            "double_charge": (call("get_payments", order_id=at), "refunded" if order.twice else "refused"),
+            "double_charge": (call("get_payments", order_id=at), CHARGES[order.charged]),
         }.get(kind, (call("check_policy", order_id=at, kind=kind), wish))
         looks = [call("find_orders", customer=name)] * self.by_name + [call("get_order", order_id=at), look]
         looks += [call("check_stock", item=order.item)] * (verdict == "replaced")
@@ -63,8 +64,8 @@ class Ticket(Case):
 class Orders(CaseEnv[Ticket]):
     """Settle a customer's ticket in a small shop."""
 
-    instructions = """Parcel: track. Double charge: get_payments. Others: check_policy. Closed: refuse.
-Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
+    instructions = """parcel not arrived: track. double charge: get_payments. others: check_policy.
+lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, missing: escalate."""
     deed_tools = ("refund", "replace", "escalate")
 
     def generate(self, rng: Random, difficulty: int) -> Ticket:
@@ -72,11 +73,10 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
         kind, orders = rng.choice(KINDS[:2] if difficulty == 1 else KINDS), []
         *goods, other = words.items(rng, 4 if difficulty == 3 else 2)
         for (number, parcel), item in zip(words.number_pairs(rng, len(goods)), goods, strict=True):
-            price = rng.choice(("cheap", "cheap", "dear"))
+            price, charged = rng.choice(("cheap", "cheap", "dear")), rng.choice([*CHARGES])
             place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
             paid, day, stock = rng.randint(*PRICES[price]), rng.randint(1, 20), max(rng.randint(-8, 9), 0)
-            rest = (f"P{parcel}", place, day, rng.random() < 0.6, stock)
-            orders.append(Order(number, item, price, paid, *rest))
+            orders.append(Order(number, item, price, paid, f"P{parcel}", place, day, charged, stock))
         order, by_name = rng.choice(orders), kind != "wrong_item" and rng.random() < (difficulty - 1) / 2
         received = order.item if kind == "wrong_item" and rng.random() < 0.25 else other
         return Ticket(kind, rng.choice(words.PEOPLE), by_name, received, order, orders)
@@ -88,10 +88,10 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
         return f"Ticket from {state.customer}: {about}, {state.kind.replace('_', ' ')}{came}."
 
     def _order(self, word: str) -> Order:
-        found = [order for order in self.state.orders if word in (order.id, order.parcel, order.item)]
-        if not found:
-            raise ToolError(f"{word} is unknown")
-        return found[0]
+        for order in self.state.orders:
+            if word in (order.id, order.parcel, order.item):
+                return order
+        raise ToolError(f"{word} is unknown")
 
     @tool
     def find_orders(self, customer: str) -> str:
@@ -102,8 +102,7 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     @tool
     def get_order(self, order_id: str) -> str:
         """Item, payment and parcel."""
-        order = self._order(order_id)
-        return f"order {order_id}: item {order.item}, paid {order.paid}, parcel {order.parcel}"
+        return "order {0.id}: item {0.item}, paid {0.paid}, parcel {0.parcel}".format(self._order(order_id))
 
     @tool
     def track(self, parcel: str) -> str:
@@ -113,10 +112,12 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     @tool
     def check_policy(self, order_id: str, kind: Literal["broken", "changed_mind", "wrong_item"]) -> str:
         """Return rules."""
-        order = self._order(order_id)
-        offer = f"open, {order.price}, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
+        order, said = self._order(order_id), self.state.kind
+        if kind != said:
+            raise ToolError(f"the ticket says {said.replace('_', ' ')}")
         closed = order.day > WINDOW or order.item == self.state.received
-        return f"{kind}: day {order.day} of {WINDOW}, {'closed' if closed else offer}"
+        offer = f"open, {order.price}, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
+        return f"day {order.day} of {WINDOW}, {'closed' if closed else offer}"
 
     @tool
     def check_stock(self, item: str) -> str:
@@ -126,8 +127,7 @@ Bad, lost: check_stock, replace or else refund. Dear, missing: escalate."""
     @tool
     def get_payments(self, order_id: str) -> str:
         """Charges made."""
-        order = self._order(order_id)
-        return f"order {order_id}: charged {'twice' if order.twice else 'once'}, {order.price}"
+        return "order {0.id}: charged {0.charged}, {0.price}".format(self._order(order_id))
 
     @tool
     def refund(self, order_id: str, amount: int) -> str:
