@@ -1,7 +1,7 @@
 """The learning evidence: the quickstart over worlds and seeds, written to ``docs/evidence/quickstart.md``.
 
     python bench/quickstart_evidence.py                          # three worlds, three seeds; about 1.5 hours
-    python bench/quickstart_evidence.py --jobs 2                 # two runs at a time, one thread each
+    python bench/quickstart_evidence.py --jobs 2                 # new runs two at a time, one thread each
     python bench/quickstart_evidence.py --worlds orders --seeds 0
     python bench/quickstart_evidence.py --quick                  # one tiny run, under a minute, writes nothing
 
@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "quickstart.md"
@@ -53,6 +55,9 @@ def run(world: str, seed: int, folder: Path, changes: tuple[str, ...] = ()) -> d
         [*base, "report", str(path), "--json"], check=True, capture_output=True, text=True
     )
     parsed: dict[str, Any] = json.loads(report.stdout)
+    parsed["threads"] = yaml.safe_load((path / "resolved.yaml").read_text(encoding="utf-8"))["policy"][
+        "threads"
+    ]
     for stage in ("sft", "rl"):
         sampled = json.loads((path / "eval" / f"{stage}-sampled.json").read_text(encoding="utf-8"))
         parsed[stage]["sampled"] = sampled["success"]
@@ -92,12 +97,13 @@ def summary(reports: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
             f"{mean(r['sft']['success'] for r in mine):.1%} | {mean(r['rl']['success'] for r in mine):.1%} | "
             f"{min(gains) * 100:+.0f} | {mean(r['rl']['turns'] / r['oracle']['turns'] for r in mine):.2f} | "
             f"{min(r['rl']['format_compliance'] for r in mine):.1%} | "
-            f"{max(r['seconds'] for r in mine) / 60:.1f} | {max(r['peak_memory_mb'] for r in mine):.0f} |"
+            f"{max(r['threads'] for r in mine)} | {max(r['seconds'] for r in mine) / 60:.1f} | "
+            f"{max(r['peak_memory_mb'] for r in mine):.0f} |"
         )
     return lines
 
 
-def page(reports: dict[tuple[str, int], dict[str, Any]], jobs: int) -> str:
+def page(reports: dict[tuple[str, int], dict[str, Any]]) -> str:
     """The evidence page."""
     table = [line for (world, seed), report in reports.items() for line in rows(world, seed, report)]
     return "\n".join(
@@ -108,15 +114,13 @@ def page(reports: dict[tuple[str, int], dict[str, Any]], jobs: int) -> str:
             "name and the seed changed and nothing else. Success is on held-out test tasks, greedy for policies,",
             "with a 95 % Wilson interval; `sampled` is success at temperature 1. The teacher is imperfect on purpose: it skips a step, repeats itself and",
             "picks a wrong value, each in 6 % of its turns, and only its successful, efficient attempts are imitated.",
-            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared with others;",
-            "two runs at a time, so the minutes say nothing about a run that has the machine to itself."
-            if jobs > 1
-            else "one run at a time.",
+            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared with others. Runs with two threads",
+            "had it to themselves; runs with one thread went two at a time, so their minutes say nothing.",
             "",
             "## By world (means over seeds)",
             "",
-            "| world | seeds | teacher | SFT | RL | smallest gain, points | turns RL / oracle | lowest format compliance | slowest run, minutes | peak memory, MB |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+            "| world | seeds | teacher | SFT | RL | smallest gain, points | turns RL / oracle | lowest format compliance | threads | slowest run, minutes | peak memory, MB |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
             *summary(reports),
             "",
             "## By run",
@@ -164,7 +168,7 @@ def main() -> None:
             reports[each] = report
             if not arguments.quick:
                 PAGE.parent.mkdir(parents=True, exist_ok=True)
-                PAGE.write_text(page(dict(sorted(reports.items())), arguments.jobs), encoding="utf-8")
+                PAGE.write_text(page(dict(sorted(reports.items()))), encoding="utf-8")
     first = [report for (world, _), report in reports.items() if world == arguments.worlds[0]]
     ours, peer = (mean(report[stage]["success"] for report in first) for stage in ("rl", "sft"))
     result = {

@@ -64,9 +64,7 @@ class Office(Case):
 class MeetingRoom(CaseEnv[Office]):
     """Find an hour that suits all, book a fitting room and get everybody to come."""
 
-    instructions = (
-        "Read all calendars. Find a room at an hour that suits all, book, invite. If it fails, look anew."
-    )
+    instructions = "Read all calendars. Find a room when all are free, book, invite. If it fails, look anew."
     milestones: ClassVar = {"opened": Office.opened, "informed": Office.informed, "settled": Office.checked}
 
     def generate(self, rng: Random, difficulty: int) -> Office:
@@ -99,6 +97,9 @@ class MeetingRoom(CaseEnv[Office]):
     @tool
     def find_room(self, hour: int, seats: int, needs: str) -> str:
         """A free room."""
+        busy = [name for name, hours in self.state.people.items() if hour not in hours]
+        if busy:
+            raise ToolError(f"{busy[0]} is busy at {hour}")
         free = [(room.seats, name, room.has) for name, room in self.state.rooms.items() if hour in room.free]
         found = min((room for room in free if room[0] >= seats and room[2] == needs), default=(0, "", ""))[1]
         if (seats, needs) == (self.state.seats, self.state.needs):

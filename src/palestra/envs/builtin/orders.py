@@ -73,7 +73,7 @@ lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, 
         kind, orders = rng.choice(KINDS[:2] if difficulty == 1 else KINDS), []
         *goods, other = words.items(rng, 4 if difficulty == 3 else 2)
         for (number, parcel), item in zip(words.number_pairs(rng, len(goods)), goods, strict=True):
-            price, charged = rng.choice(("cheap", "cheap", "dear")), rng.choice([*CHARGES])
+            price, charged = rng.choice(("cheap", "cheap", "dear")), rng.choice([*CHARGES, "twice"])
             place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
             paid, day, stock = rng.randint(*PRICES[price]), rng.randint(1, 20), max(rng.randint(-8, 9), 0)
             orders.append(Order(number, item, price, paid, f"P{parcel}", place, day, charged, stock))
