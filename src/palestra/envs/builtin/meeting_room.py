@@ -68,11 +68,11 @@ class MeetingRoom(CaseEnv[Office]):
     milestones: ClassVar = {"opened": Office.opened, "informed": Office.informed, "settled": Office.checked}
 
     def generate(self, rng: Random, difficulty: int) -> Office:
-        """Level 1: two people, four kinds of trouble; 2: six kinds; 3: three people, seven kinds."""
+        """Level 1: two people, four kinds of trouble; 2: six kinds; 3: three people, hours; seven kinds."""
         trouble = rng.choice(list(TROUBLES)[: 3 + difficulty + (difficulty > 1)])
-        hours, names = rng.sample(HOURS, len(HOURS)), rng.sample(words.PEOPLE, max(difficulty, 2))
-        common = sorted(hours.pop() for _ in range(TROUBLES[trouble]))
-        people = {name: {*common, *(hours.pop() for _ in range(3 - len(common)))} for name in names}
+        hours, each = rng.sample(HOURS, len(HOURS)), max(difficulty, 2)
+        names, common = rng.sample(words.PEOPLE, each), sorted(hours.pop() for _ in range(TROUBLES[trouble]))
+        people = {name: {*common, *(hours.pop() for _ in range(each - len(common)))} for name in names}
         seats, (needs, other), rooms = rng.randint(3, 12), rng.sample(words.EQUIPMENT, 2), {}
         blocked = {"late_room": common[:1], "no_room": common}.get(trouble, [])
         for number, index in zip(words.numbers(rng, 4, 2), rng.sample(range(4), 4), strict=True):
