@@ -8,6 +8,8 @@ from rich.console import Console
 
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.run import create_run, run_pipeline
+from palestra.store import RunFolder
+from palestra.training import ALGORITHMS
 from palestra.viewer import run_summary
 
 WORLD = Path(__file__).with_name("echo_world.py")
@@ -19,25 +21,42 @@ policy: {{action_tokens: 24}}
 rollout: {{max_turns: 2}}
 sft: {{epochs: 1, rows_per_update: 8, learning_rate: 0.003}}
 gate: {{tasks: 8, min_format_compliance: 0, min_success_at_group: 0}}
-rl: {{updates: 16, tasks_per_update: 8, group_size: 8, validate_every: 8, validation_tasks: 16}}
+rl:
+  {{algorithm: ALGORITHM, updates: 16, tasks_per_update: 8, group_size: 8,
+    validate_every: 8, validation_tasks: 16}}
 mine: {{rounds: 0}}
 evaluation: {{tasks: 48, sampled: true}}
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    config = parse_config(CONFIG)
-    run = create_run(tmp_path_factory.mktemp("learning") / "run", CONFIG, config, "test")
+def trained(path: Path, algorithm: str) -> RunFolder:
+    text = CONFIG.replace("ALGORITHM", algorithm)
+    config = parse_config(text)
+    run = create_run(path, text, config, "test")
     run_pipeline(run, config, Reporter(Console(file=io.StringIO())))
     return run
 
 
-def test_success_rises_above_the_imitated_policy(run):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("learning") / "run", "grpo")
+
+
+def assert_learned(run: RunFolder) -> None:
     evals = run.read_evals()
     before, after = evals["sft-sampled"]["success"], evals["rl-sampled"]["success"]
     assert after >= before + 0.2, (before, after)
     assert evals["rl-greedy"]["success"] >= 0.9
+
+
+def test_success_rises_above_the_imitated_policy(run):
+    assert_learned(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - {"grpo"}))
+def test_every_algorithm_rises_above_the_imitated_policy(tmp_path: Path, algorithm: str):
+    assert_learned(trained(tmp_path / "run", algorithm))
 
 
 def test_every_update_says_how_fast_it_was_and_what_the_reward_was_made_of(run):

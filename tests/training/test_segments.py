@@ -37,32 +37,39 @@ def trajectory(*turns: Turn, prompt_ids=(2, 3, 4)) -> Trajectory:
 
 
 def test_every_action_is_a_span_of_its_own_and_nothing_else_is_trained():
-    segment = make_segment(trajectory(turn([10, 11, 1], [5, 6]), turn([12, 1], [7]), turn([13, 1])), 0.5)
+    segment = make_segment(
+        trajectory(turn([10, 11, 1], [5, 6]), turn([12, 1], [7]), turn([13, 1])), [0.5, -1.0, 2.0]
+    )
     assert segment.ids == (2, 3, 4, 10, 11, 1, 5, 6, 12, 1, 7, 13, 1)
     assert [int(m) for m in segment.action_mask] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1]
-    assert segment.advantages == tuple(0.5 if m else 0.0 for m in segment.action_mask)
+    assert segment.advantages == (0, 0, 0, 0.5, 0.5, 0.5, 0, 0, -1, -1, 0, 2, 2)
     assert sum(segment.action_mask) == 7
 
 
 def test_ids_equal_to_pad_or_end_are_masked_by_position_not_by_value():
-    segment = make_segment(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), 1.0)
+    segment = make_segment(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), [1.0, 1.0])
     assert [int(m) for m in segment.action_mask] == [0, 0, 1, 1, 1, 0, 0, 1]
 
 
 def test_a_length_mismatch_is_refused_with_both_lengths_and_the_row():
     with pytest.raises(ConfigError, match=r"t turn 1: 2 action ids and 1 log"):
-        make_segment(trajectory(turn([5]), turn([5, 6], logprobs=[-1.0])), 1.0)
+        make_segment(trajectory(turn([5]), turn([5, 6], logprobs=[-1.0])), [1.0, 1.0])
+
+
+def test_an_advantage_is_needed_for_every_turn():
+    with pytest.raises(ConfigError, match="1 advantages for 2 turns"):
+        make_segment(trajectory(turn([5]), turn([6])), [1.0])
 
 
 def test_segments_whose_sequences_differ_are_refused():
-    broken = replace(make_segment(trajectory(turn([5, 1])), 1.0), advantages=(1.0,))
+    broken = replace(make_segment(trajectory(turn([5, 1])), [1.0]), advantages=(1.0,))
     with pytest.raises(ConfigError, match="lengths differ"):
         make_micro_batches([broken], 100)
 
 
 def test_micro_batches_hold_every_action_token_once_whatever_the_budget():
     segments = [
-        make_segment(trajectory(turn(range(6, 6 + n)), prompt_ids=range(2, 2 + n)), n) for n in (1, 4, 2, 9)
+        make_segment(trajectory(turn(range(6, 6 + n)), prompt_ids=range(2, 2 + n)), [n]) for n in (1, 4, 2, 9)
     ]
     for budget in (1, 8, 20, 1000):
         batches = make_micro_batches(segments, budget)
@@ -85,7 +92,7 @@ def test_a_scripted_episode_is_tokenized_as_a_policy_would_have_said_it(template
         True,
     )
     tokenized = tokenize_trajectory(played, template)
-    segment = make_segment(tokenized, 1.0)
+    segment = make_segment(tokenized, [1.0] * len(tokenized.turns))
     said = [i for i, m in zip(segment.ids, segment.action_mask, strict=True) if m]
     assert said == [*template.encode("hello"), template.end_id, *template.encode("three"), template.end_id]
     whole = [

@@ -14,6 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from palestra.actions import ActionFormat
 from palestra.rewards import DEFAULT_WEIGHTS
 
+AlgorithmName = Literal[
+    "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "raft", "gigpo", "turn_rloo"
+]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,7 +96,7 @@ class GateConfig(_Section):
 class RlConfig(_Section):
     """Online reinforcement learning."""
 
-    algorithm: Literal["grpo"] = Field("grpo", description="Advantage and loss.")
+    algorithm: AlgorithmName = Field("grpo", description="Credit and loss.")
     updates: int = Field(16, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")

@@ -64,7 +64,7 @@ def imitate_groups(
         for group in groups
         for trajectory in group.trajectories
     ]
-    segments = [make_segment(trajectory, 1.0) for trajectory in tokenized]
+    segments = [make_segment(trajectory, [1.0] * len(trajectory.turns)) for trajectory in tokenized]
     _refuse_too_long(workshop.config.policy, tokenized, segments)
     workshop.reporter.line(
         f"  {len(segments)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"

@@ -1,6 +1,16 @@
 """Learning: advantages, losses, segments and batches, the learner, imitation, and the online loop."""
 
-from palestra.training.advantages import group_zscore, has_spread
+from palestra.training.advantages import (
+    anchored_zscore,
+    batch_zscore,
+    best_success,
+    discounted_returns,
+    group_mean,
+    group_mean_batch_scale,
+    group_zscore,
+    leave_one_out,
+    turn_leave_one_out,
+)
 from palestra.training.algorithms import ALGORITHMS, Algorithm
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.checkpoint import (
@@ -12,6 +22,7 @@ from palestra.training.checkpoint import (
     save_checkpoint,
     validation_success,
 )
+from palestra.training.credit import Credit, TurnAdvantages
 from palestra.training.learner import Learner, OptimizerName
 from palestra.training.loop import advantage_segments, train_online
 from palestra.training.loop_parts import LoopParts, LoopSettings
@@ -31,6 +42,7 @@ from palestra.training.sft import SftSettings, imitate, supervised_share
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Credit",
     "Learner",
     "LoopParts",
     "LoopSettings",
@@ -40,17 +52,24 @@ __all__ = [
     "OptimizerName",
     "SftSettings",
     "TokenTerms",
+    "TurnAdvantages",
     "advantage_segments",
+    "anchored_zscore",
+    "batch_zscore",
     "best_checkpoint",
+    "best_success",
     "checkpoint_state",
     "checkpoints",
     "clipped_policy_loss",
+    "discounted_returns",
     "entropy",
+    "group_mean",
+    "group_mean_batch_scale",
     "group_zscore",
-    "has_spread",
     "imitate",
     "imitation_loss",
     "k3",
+    "leave_one_out",
     "load_checkpoint",
     "load_newest",
     "make_micro_batches",
@@ -60,5 +79,6 @@ __all__ = [
     "supervised_share",
     "tokenize_trajectory",
     "train_online",
+    "turn_leave_one_out",
     "validation_success",
 ]

@@ -1,26 +1,30 @@
-"""Advantages: from the rewards of a group to a number per attempt. Pure functions, no torch.
+"""Advantages: from rewards to a number per attempt or per turn. Pure functions over floats, no torch.
 
-GRPO (Shao et al. 2024, "DeepSeekMath", section 4.1) compares attempts at one task with one seed. The
-surprising choice: spread is judged by largest minus smallest *before* any other arithmetic, so equal
-rewards give exactly 0 and never a rounding error divided by another.
+An estimator compares attempts at one task with one seed, a *group*. The surprising choice: spread is judged
+by largest minus smallest *before* any other arithmetic, so equal rewards give exactly 0 and never a rounding
+error divided by another. An unscored attempt is None: it takes part in nothing and stays None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 
 from palestra.errors import ConfigError
 
 MIN_SPREAD = 1e-9
 """Rewards nearer to each other than this are the same reward, summed in another order."""
 
+Rewards = Sequence[float | None]
+"""One total per attempt; None where it could not be scored."""
+Advantages = list[float | None]
 
-def group_zscore(rewards: Sequence[float | None]) -> list[float | None]:
-    """Each reward's distance from the group's mean in units of its standard deviation.
 
-    Args:
-        rewards: one per attempt; None is unscored, takes no part in mean or deviation and stays None.
+def group_zscore(rewards: Rewards) -> Advantages:
+    """GRPO: distance from the group's mean in units of its (population) standard deviation.
+
+    Shao et al. 2024, "DeepSeekMath", section 4.1.
 
     Returns:
         One advantage per attempt. Zero spread, or a single scored attempt, gives exactly 0.0.
@@ -28,14 +32,147 @@ def group_zscore(rewards: Sequence[float | None]) -> list[float | None]:
     Raises:
         ConfigError: a group of one, which has nothing to compare with.
     """
-    if len(rewards) < 2:
-        raise ConfigError(f"a group of {len(rewards)} attempts has no baseline: set group_size to 2 or more")
-    scored = [reward for reward in rewards if reward is not None]
+    scored = _scored(rewards)
     if not has_reward_spread(scored):
-        return [None if reward is None else 0.0 for reward in rewards]
-    mean = math.fsum(scored) / len(scored)
-    deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / len(scored))
-    return [None if reward is None else (reward - mean) / deviation for reward in rewards]
+        return _zeros(rewards)
+    return _centred(rewards, _mean(scored), _deviation(scored))
+
+
+def group_mean(rewards: Rewards) -> Advantages:
+    """Dr. GRPO: distance from the group's mean, not divided by its deviation.
+
+    Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.1: the division weighs groups of little
+    spread up, whatever their spread comes from.
+
+    Raises:
+        ConfigError: a group of one.
+    """
+    scored = _scored(rewards)
+    return _centred(rewards, _mean(scored), 1.0) if has_reward_spread(scored) else _zeros(rewards)
+
+
+def leave_one_out(rewards: Rewards) -> Advantages:
+    """RLOO: distance from the mean of the *other* attempts, which is n / (n - 1) of ``group_mean``.
+
+    Ahmadian et al. 2024, "Back to Basics". The baseline does not depend on the attempt it is
+    taken from, so the gradient is unbiased in size as well as in direction.
+
+    Raises:
+        ConfigError: a group of one.
+    """
+    scored = _scored(rewards)
+    if not has_reward_spread(scored):
+        return _zeros(rewards)
+    return _centred(rewards, _mean(scored), (len(scored) - 1) / len(scored))
+
+
+def best_success(rewards: Rewards, successes: Sequence[bool | None]) -> Advantages:
+    """RAFT: 1.0 for the best-rewarded successful attempt (all of them if several tie), 0.0 for the rest.
+
+    Dong et al. 2023, "RAFT"; only successes as in Xiong et al. 2025, "A Minimalist Approach": the best of a
+    group that failed is a failure.
+
+    Raises:
+        ConfigError: a group of one.
+    """
+    _scored(rewards)
+    solved = [r for r, success in zip(rewards, successes, strict=True) if r is not None and success]
+    least = max(solved, default=math.inf) - MIN_SPREAD
+    return [
+        None if reward is None else float(bool(success) and reward >= least)
+        for reward, success in zip(rewards, successes, strict=True)
+    ]
+
+
+def batch_zscore(groups: Sequence[Rewards]) -> list[Advantages]:
+    """REINFORCE++: distance from the mean of the whole batch in units of the batch's deviation.
+
+    Hu et al. 2025, "REINFORCE++". Tasks are not compared with themselves: an attempt at a hard
+    task is judged by how others did at easier ones.
+    """
+    scored = [reward for rewards in groups for reward in rewards if reward is not None]
+    if not has_reward_spread(scored):
+        return [_zeros(rewards) for rewards in groups]
+    mean, deviation = _mean(scored), _deviation(scored)
+    return [_centred(rewards, mean, deviation) for rewards in groups]
+
+
+def group_mean_batch_scale(groups: Sequence[Rewards]) -> list[Advantages]:
+    """REINFORCE++-baseline: ``group_mean`` in units of the deviation that it has over the whole batch.
+
+    Hu et al. 2025, "REINFORCE++".
+
+    Raises:
+        ConfigError: a group of one.
+    """
+    centred = [group_mean(rewards) for rewards in groups]
+    scored = [advantage for advantages in centred for advantage in advantages if advantage is not None]
+    if not has_reward_spread(scored):
+        return centred
+    deviation = _deviation(scored)
+    return [_centred(advantages, 0.0, deviation) for advantages in centred]
+
+
+def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
+    """Of each turn, the sum of its own and all later rewards, each turn ahead discounted by ``gamma``."""
+    returns, ahead = [0.0] * len(rewards), 0.0
+    for index in reversed(range(len(rewards))):
+        returns[index] = ahead = rewards[index] + gamma * ahead
+    return returns
+
+
+def anchored_zscore(
+    states: Sequence[Sequence[Hashable]], returns: Sequence[Sequence[float]]
+) -> list[list[float]]:
+    """GiGPO's step advantages: returns from equal states, compared across attempts and turns.
+
+    Feng et al. 2025, "Group-in-Group Policy Optimization".
+
+    Args:
+        states: per attempt, the environment's state before each turn.
+        returns: per attempt, the discounted return from each turn.
+
+    Returns:
+        Per attempt and turn, the ``group_zscore`` among all turns taken from an equal state; 0.0 for a state
+        that was met once.
+    """
+    places: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    for attempt, visited in enumerate(states):
+        for turn, state in enumerate(visited):
+            places[state].append((attempt, turn))
+    advantages = [[0.0] * len(each) for each in returns]
+    for met in places.values():
+        if len(met) > 1:
+            compared = group_zscore([returns[attempt][turn] for attempt, turn in met])
+            for (attempt, turn), advantage in zip(met, compared, strict=True):
+                advantages[attempt][turn] = advantage or 0.0
+    return advantages
+
+
+def turn_leave_one_out(returns: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return from each turn minus the mean of the *other* attempts' returns from the turn of that number.
+
+    Unbiased although the policy decides who reaches a turn: given that an attempt reached it, the baseline is
+    made of other attempts alone, so it does not depend on the action taken there. A mean that counts the
+    attempt itself shrinks late turns, which few reach, and gives nothing to a turn reached by one;
+    ``docs/algorithms/turn_rloo.md`` has the derivation. A turn that no other attempt reached is compared with
+    the others' whole return.
+
+    Args:
+        returns: per attempt of one group, the discounted return from each of its turns, at least one each.
+
+    Raises:
+        ConfigError: a group of one.
+    """
+    _scored([each[0] for each in returns])
+    advantages = []
+    for attempt, mine in enumerate(returns):
+        others = [each for other, each in enumerate(returns) if other != attempt]
+        whole = _mean([each[0] for each in others])
+        reached = ([each[turn] for each in others if len(each) > turn] for turn in range(len(mine)))
+        baselines = [_mean(there) if there else whole for there in reached]
+        advantages.append([_apart(value, baseline) for value, baseline in zip(mine, baselines, strict=True)])
+    return advantages
 
 
 def has_reward_spread(rewards: Sequence[float]) -> bool:
@@ -43,6 +180,28 @@ def has_reward_spread(rewards: Sequence[float]) -> bool:
     return bool(rewards) and max(rewards) - min(rewards) > MIN_SPREAD
 
 
-def has_spread(advantages: Sequence[float | None]) -> bool:
-    """Whether a group teaches anything."""
-    return any(advantage for advantage in advantages)
+def _apart(value: float, baseline: float) -> float:
+    return value - baseline if abs(value - baseline) > MIN_SPREAD else 0.0
+
+
+def _scored(rewards: Rewards) -> list[float]:
+    if len(rewards) < 2:
+        raise ConfigError(f"a group of {len(rewards)} attempts has no baseline: set group_size to 2 or more")
+    return [reward for reward in rewards if reward is not None]
+
+
+def _centred(rewards: Rewards, mean: float, unit: float) -> Advantages:
+    return [None if reward is None else (reward - mean) / unit for reward in rewards]
+
+
+def _zeros(rewards: Rewards) -> Advantages:
+    return [None if reward is None else 0.0 for reward in rewards]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

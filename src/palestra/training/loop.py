@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palestra.errors import GateFailed
-from palestra.training.advantages import has_spread
 from palestra.training.algorithms import Algorithm
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
 from palestra.training.loop_parts import LoopParts, LoopSettings
@@ -86,21 +85,18 @@ def _learn(
 def advantage_segments(
     groups: Sequence[TrajectoryGroup], algorithm: Algorithm, negative_weight: float = 1.0
 ) -> list[Segment]:
-    """Rows of every group with spread; groups without teach nothing and cost nothing.
+    """Rows of every attempt with an advantage; those without, such as a group without spread, cost nothing.
 
     A ``negative_weight`` under 1 leans on the better attempts: a small policy that fails in many ways learns
     little from each of them and is unsettled by all.
     """
     segments: list[Segment] = []
-    for group in groups:
-        advantages = algorithm.advantages([trajectory.reward for trajectory in group.trajectories])
-        if not has_spread(advantages):
-            continue
-        for trajectory, advantage in zip(group.trajectories, advantages, strict=True):
-            if advantage is None or trajectory.stop_reason is StopReason.env_error:
+    for group, credited in zip(groups, algorithm.credit(groups), strict=True):
+        for trajectory, advantages in zip(group.trajectories, credited, strict=True):
+            if advantages is None or trajectory.stop_reason is StopReason.env_error:
                 continue
-            weighted = advantage if advantage > 0 else advantage * negative_weight
-            if weighted:
+            weighted = [each if each > 0 else each * negative_weight for each in advantages]
+            if any(weighted):
                 segments.append(make_segment(trajectory, weighted))
     return segments
 

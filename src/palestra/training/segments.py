@@ -7,6 +7,7 @@ observation, so it is never trained on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from palestra.errors import ConfigError
@@ -14,12 +15,19 @@ from palestra.policy import ChatTemplate
 from palestra.types import Message, Segment, Trajectory, Turn
 
 
-def make_segment(trajectory: Trajectory, advantage: float) -> Segment:
-    """The token row of an append-only episode, its advantage on every action token.
+def make_segment(trajectory: Trajectory, advantages: Sequence[float]) -> Segment:
+    """The token row of an append-only episode.
+
+    Args:
+        trajectory: an episode with sampled ids.
+        advantages: one a turn; every action token of a turn gets the turn's.
 
     Raises:
-        ConfigError: a turn has no sampled ids, or not one log-probability per id.
+        ConfigError: a turn has no sampled ids, or not one log-probability per id, or no advantage.
     """
+    if len(advantages) != len(trajectory.turns):
+        raise ConfigError(f"{trajectory.id}: {len(advantages)} advantages for {len(trajectory.turns)} turns")
+    per_token = [0.0] * len(trajectory.prompt_ids)
     ids, mask = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids)
     logprobs = [0.0] * len(ids)
     for index, turn in enumerate(trajectory.turns):
@@ -34,8 +42,8 @@ def make_segment(trajectory: Trajectory, advantage: float) -> Segment:
         ids += turn.action_ids + observed
         mask += [True] * len(turn.action_ids) + [False] * len(observed)
         logprobs += [*turn.sampled_logprobs, *(0.0 for _ in observed)]
-    advantages = tuple(advantage if trained else 0.0 for trained in mask)
-    return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), advantages)
+        per_token += [advantages[index]] * len(turn.action_ids) + [0.0] * len(observed)
+    return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), tuple(per_token))
 
 
 def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Trajectory:

@@ -1,0 +1,119 @@
+"""Credit: from scored groups to an advantage per turn of every attempt.
+
+The estimators in ``advantages`` know numbers only; here they are given what they compare. An attempt
+without a score gets None and is not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from palestra.training.advantages import (
+    Advantages,
+    Rewards,
+    anchored_zscore,
+    best_success,
+    discounted_returns,
+    group_zscore,
+    turn_leave_one_out,
+)
+from palestra.types import Trajectory, TrajectoryGroup
+
+TurnAdvantages = list[float] | None
+"""One number per turn of an attempt; None for an unscored one."""
+Credit = Callable[[Sequence[TrajectoryGroup]], list[list[TurnAdvantages]]]
+"""The groups of an update to their attempts' advantages, in the order given."""
+
+
+def by_group(estimate: Callable[[Rewards], Advantages]) -> Credit:
+    """Compare the total rewards within each group; every turn of an attempt gets the attempt's advantage."""
+    return lambda groups: [_spread(group, estimate(_totals(group))) for group in groups]
+
+
+def by_batch(estimate: Callable[[Sequence[Rewards]], list[Advantages]]) -> Credit:
+    """Like ``by_group`` for an estimator that looks at all groups of an update at once."""
+
+    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+        estimated = estimate([_totals(group) for group in groups])
+        return [_spread(group, advantages) for group, advantages in zip(groups, estimated, strict=True)]
+
+    return credit
+
+
+def best_of_group(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+    """RAFT: the best successful attempt of each group is imitated, the others are left out."""
+    return [
+        _spread(group, best_success(_totals(group), [each.success for each in group.trajectories]))
+        for group in groups
+    ]
+
+
+def anchored(*, gamma: float = 0.95, step_weight: float = 1.0) -> Credit:
+    """GiGPO: GRPO's advantage plus, per turn, that among all turns of the group taken from an equal state.
+
+    Feng et al. 2025; the state is the world's own (``state_hash``), whatever the agent was shown.
+
+    Args:
+        gamma: discount of the returns that are compared from a state on.
+        step_weight: weight of the second term.
+    """
+
+    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+        return [_anchored(group, gamma, step_weight) for group in groups]
+
+    return credit
+
+
+def _anchored(group: TrajectoryGroup, gamma: float, step_weight: float) -> list[TurnAdvantages]:
+    episode = _spread(group, group_zscore(_totals(group)))
+    scored = [each for each in group.trajectories if each.reward is not None]
+    steps = iter(
+        anchored_zscore([_states(each) for each in scored], [_returns(each, gamma) for each in scored])
+    )
+    return [
+        None
+        if total is None
+        else [whole + step_weight * step for whole, step in zip(total, next(steps), strict=True)]
+        for total in episode
+    ]
+
+
+def by_turn(*, gamma: float = 0.99) -> Credit:
+    """Turn-level RLOO: each turn's return against the other attempts' returns from the same turn on.
+
+    Args:
+        gamma: discount per turn.
+    """
+
+    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+        return [_by_turn(group, gamma) for group in groups]
+
+    return credit
+
+
+def _by_turn(group: TrajectoryGroup, gamma: float) -> list[TurnAdvantages]:
+    scored = [each for each in group.trajectories if each.reward is not None]
+    if len(scored) < 2:
+        return [None if each.reward is None else [0.0] * len(each.turns) for each in group.trajectories]
+    advantages = iter(turn_leave_one_out([_returns(each, gamma) for each in scored]))
+    return [None if each.reward is None else next(advantages) for each in group.trajectories]
+
+
+def _totals(group: TrajectoryGroup) -> list[float | None]:
+    return [trajectory.reward for trajectory in group.trajectories]
+
+
+def _spread(group: TrajectoryGroup, advantages: Advantages) -> list[TurnAdvantages]:
+    return [
+        None if advantage is None else [advantage] * len(trajectory.turns)
+        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+    ]
+
+
+def _returns(trajectory: Trajectory, gamma: float) -> list[float]:
+    return discounted_returns([turn.reward or 0.0 for turn in trajectory.turns], gamma)
+
+
+def _states(trajectory: Trajectory) -> list[Hashable]:
+    """The state before each turn; that before the first is the task's own."""
+    return [trajectory.task.content_hash, *(turn.facts.state_hash for turn in trajectory.turns[:-1])]
