@@ -60,9 +60,13 @@ class Case:
         """Whether any planned look-up was made."""
         return any(key(look) in self.seen for look in self.plan().lookups)
 
+    def unseen(self) -> list[ToolCall]:
+        """The planned look-ups that were not made yet, in order."""
+        return [look for look in self.plan().lookups if key(look) not in self.seen]
+
     def informed(self) -> bool:
         """Whether every planned look-up was made."""
-        return all(key(look) in self.seen for look in self.plan().lookups)
+        return not self.unseen()
 
     def handled(self) -> bool:
         """Whether the right deeds, and no others, were done with open eyes."""

@@ -97,9 +97,10 @@ class MeetingRoom(CaseEnv[Office]):
     @tool
     def find_room(self, hour: int, seats: int, needs: str) -> str:
         """A free room."""
+        unread = [look.parameters["person"] for look in self.state.unseen()]
         busy = [name for name, hours in self.state.people.items() if hour not in hours]
-        if busy:
-            raise ToolError(f"{busy[0]} is busy at {hour}")
+        if unread or busy:
+            raise ToolError(f"see the calendar of {unread[0]}" if unread else f"{busy[0]} is busy at {hour}")
         free = [(room.seats, name, room.has) for name, room in self.state.rooms.items() if hour in room.free]
         found = min((room for room in free if room[0] >= seats and room[2] == needs), default=(0, "", ""))[1]
         if (seats, needs) == (self.state.seats, self.state.needs):
