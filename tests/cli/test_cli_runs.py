@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert "palestra collect runs/quickstart-1 --resume" in process.stderr.read()
         assert process.wait(timeout=30) == 130
+
+
+def test_ctrl_c_while_libraries_load_ends_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "palestra.cli", "train", "quickstart"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) in (-signal.SIGINT, 130)
 
 
 def test_scoring_anew_shows_what_changes_and_writes_only_if_asked(

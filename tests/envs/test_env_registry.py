@@ -29,6 +29,11 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
         make_env("nowhere/world.py:Thing")
 
 
+def test_a_file_without_a_class_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match=r"'shop.py' is a file.*shop.py:CLASS"):
+        make_env("shop.py")
+
+
 def test_a_world_is_made_from_a_module_with_its_arguments() -> None:
     env = make_env("palestra.envs.builtin.alerts:Alerts", difficulty=3)
     assert env.difficulty == 3  # type: ignore[attr-defined]

@@ -121,6 +121,15 @@ def test_a_tool_may_not_take_a_name_that_the_toolkit_uses() -> None:
                 return ""
 
 
+def test_an_oracle_that_calls_no_tool_is_refused_by_name() -> None:
+    class Typo(Safe):
+        def oracle(self, state: Box) -> Iterator[ToolCall]:
+            yield call("read_nite")
+
+    with pytest.raises(WorldError, match=r"Typo: its oracle calls 'read_nite'; its tools are .*read_note"):
+        Typo().make_task(1)
+
+
 def test_a_tool_without_a_docstring_or_with_an_unknown_type_is_refused() -> None:
     with pytest.raises(WorldError, match="docstring"):
 

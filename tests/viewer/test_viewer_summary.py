@@ -53,12 +53,13 @@ def test_an_empty_run_has_a_summary(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run")
     assert run_summary(run.path) == {"seconds": None, "peak_memory_mb": None, "world": None}
     assert "Stage" in printed(summary_table(run.path))
+    assert "nothing evaluated yet" in printed(summary_table(run.path))
 
 
 def test_the_table_fits_a_terminal_of_80_columns(full_run: Path) -> None:
     text = printed(summary_table(full_run))
     assert "95 % (86–98)" in text
-    assert "5 min 42 s in all · 1,200 MB at most" in text
+    assert "5 min 42 s in all stages · 1,200 MB at most" in text
     assert "…" not in text
 
 

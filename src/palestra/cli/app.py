@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from palestra.cli.evaluating import evaluate
+from palestra.cli.interrupts import end_at_once
 from palestra.cli.rescoring import rescore
 from palestra.cli.results import parse, report
 from palestra.cli.training import collect, sft, train
@@ -70,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="palestra")
+        with end_at_once():
+            app(args=None if arguments is None else list(arguments), prog_name="palestra")
     except PalestraError as error:
         _say_error(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from palestra.cli.interrupts import raise_interrupt
 from palestra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def _execute(verb: str, source: str, options: _Options, stages: list[str] | None
 
     if not options.resume:
         run = create_run(run.path, text, config, shlex.join(["palestra", *sys.argv[1:]]))
+    raise_interrupt()
     try:
         typer.echo(f"Run: {run.path}")
         run_pipeline(run, config, Reporter(), stages or tuple(STAGES))

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from palestra.cli.interrupts import raise_interrupt
 from palestra.errors import ConfigError
 
 SEEDS = 500
@@ -83,6 +84,7 @@ def play(
     from palestra.store import trajectory_to_dict
     from palestra.viewer import trajectory_text
 
+    raise_interrupt()
     console, solved, played = Console(), 0, 0
     for number in range(seed, seed + episodes):
         try:

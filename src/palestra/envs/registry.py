@@ -53,6 +53,8 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[str, str]:
         factory = _attribute(_load_file(Path(name.rpartition(":")[0]), name), name)
     elif colon:
         factory = _attribute(_load_module(prefix, name), name)
+    elif name.endswith(".py"):
+        raise ConfigError(f"{name!r} is a file: say which class in it is the world, as {name}:CLASS")
     else:
         raise ConfigError(f"no world is called {name!r}{_nearest(name, [*_BUILTIN, *installed])}")
     return _checked(factory(**kwargs), name)

@@ -284,7 +284,17 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             return _Reply(error_observation(error), parsed.tier, parsed.call, error)
 
     def execute(self, call: ToolCall) -> str:
-        """Run a tool on the state, restoring it in place if the tool refuses."""
+        """Run a tool on the state, restoring it in place if the tool refuses.
+
+        Raises:
+            ToolError: the tool refuses.
+            WorldError: the call names no tool, which only the world's own code, its oracle, can bring about.
+        """
+        if call.tool_name not in self.tools:
+            tools = ", ".join(self.tools)
+            raise WorldError(
+                f"{type(self).__name__}: its oracle calls {call.tool_name!r}; its tools are {tools}"
+            )
         snapshot = copy.deepcopy(self.state)
         try:
             observation: str = getattr(self, call.tool_name)(**call.parameters)

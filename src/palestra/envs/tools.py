@@ -82,7 +82,8 @@ def tool_spec(name: str, method: Callable[..., str]) -> ToolSpec:
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         if parameter.name not in hints or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise WorldError(
-                f"parameter {parameter.name!r} of tool {name!r} needs a type hint and a plain form"
+                f"parameter {parameter.name!r} of tool {name!r} needs a type hint, such as "
+                f"{parameter.name}: str, and no *, ** or / may stand in the signature"
             )
         schema = json_schema(hints[parameter.name], f"parameter {parameter.name!r} of tool {name!r}")
         if parameter.name in documented:

@@ -84,8 +84,8 @@ def imitate_groups(
         if update % max(total // 6, 1) == 0 or update == total:
             speed = tokens / (time.perf_counter() - started)
             workshop.reporter.line(
-                f"  {stage} {update}/{total} loss {metrics['loss/sft']:.3f} · {speed:,.0f} action tokens/s · "
-                f"{time_left(update, total, started)} left"
+                f"  {stage} update {update}/{total} loss {metrics['loss/sft']:.3f} · "
+                f"{speed:,.0f} action tokens/s · {time_left(update, total, started)} left"
             )
 
     imitate(learner, segments, settings, report)

@@ -78,7 +78,9 @@ def summary_table(run_path: str | Path) -> Table:
 
 def _caption(summary: dict[str, Any]) -> str:
     memory = summary["peak_memory_mb"]
-    parts = [f"{duration(summary['seconds'])} in all"] if summary["seconds"] is not None else []
+    parts = [f"{duration(summary['seconds'])} in all stages"] if summary["seconds"] is not None else []
+    if not any(stage in summary for stage in SUMMARY_STAGES):
+        parts.insert(0, "nothing evaluated yet")
     return " · ".join(parts + ([f"{number(memory)} MB at most"] if memory is not None else []))
 
 
