@@ -68,8 +68,9 @@ def test_weights_of_another_shape_are_refused(learner, template, tmp_path):
 
 
 def test_the_newest_by_number_and_the_best_are_kept(learner, template, tmp_path):
-    for step, success in ((2, 0.5), (10, 0.9), (9, 0.9), (11, None), (100, 0.7)):
-        state = {"update": step, "validation": success}
+    scores = {2: [0.5, 2.0], 10: [0.9, 1.3], 9: [0.9, 1.3], 8: [0.9, 1.2], 11: [], 100: [0.7, 1.0]}
+    for step, score in scores.items():
+        state = {"update": step, "validation": score}
         save_checkpoint(tmp_path / f"step-{step}", learner, template, state)
     keep_checkpoints(tmp_path, 2)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-100", "step-11", "step-10"]

@@ -26,7 +26,7 @@ from palestra.training import (
     LoopSettings,
     best_checkpoint,
     train_online,
-    validation_success,
+    validation_scores,
 )
 from palestra.types import Task, Trajectory, TrajectoryGroup
 
@@ -149,7 +149,7 @@ def final_stage(workshop: Workshop, before: str = "") -> str:
     scores = {
         stage: score
         for stage, path in best.items()
-        if path is not None and (score := validation_success(path)) is not None
+        if path is not None and (score := validation_scores(path)) is not None
     }
     return max(reversed(scores), key=scores.__getitem__, default="sft")
 
@@ -169,7 +169,11 @@ def _train(
         policy = loaded.policy("rl", 0.0, loaded.version + update)
         groups = workshop.play(policy, validation, 1, stage=f"{stage} validation")
         report = evaluate_groups(groups)
-        values = {"validation/success": report.success, "validation/turns": report.turns}
+        values = {
+            "validation/success": report.success,
+            "validation/reward": report.reward,
+            "validation/turns": report.turns,
+        }
         return {name: value for name, value in values.items() if value is not None}
 
     algorithm = ALGORITHMS[rl.algorithm]

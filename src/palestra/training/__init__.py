@@ -20,7 +20,7 @@ from palestra.training.checkpoint import (
     load_checkpoint,
     load_newest,
     save_checkpoint,
-    validation_success,
+    validation_scores,
 )
 from palestra.training.credit import Credit, TurnAdvantages
 from palestra.training.learner import Learner, OptimizerName
@@ -80,5 +80,5 @@ __all__ = [
     "tokenize_trajectory",
     "train_online",
     "turn_leave_one_out",
-    "validation_success",
+    "validation_scores",
 ]

@@ -91,17 +91,19 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of a stage that was best on validation, the later of equals; None if there is none."""
-    scores = {path: validation_success(path) for path in checkpoints(folder)}
-    return max(scores, key=lambda path: -1.0 if (score := scores[path]) is None else score, default=None)
+    return max(checkpoints(folder), key=lambda path: validation_scores(path) or (), default=None)
 
 
-def validation_success(path: Path) -> float | None:
-    """Success on validation tasks as a checkpoint recorded it; None where it is torn or was not validated."""
+def validation_scores(path: Path) -> tuple[float, ...] | None:
+    """Success, then reward, on validation tasks as a checkpoint recorded them; None if torn or not validated.
+
+    Success on a few dozen tasks often ties; the reward then tells who was tidier.
+    """
     try:
         measured = checkpoint_state(path).get("validation")
     except StoreError:
         return None
-    return None if measured is None else float(measured)
+    return tuple(measured) if measured else None
 
 
 def keep_checkpoints(folder: Path, newest: int) -> None:

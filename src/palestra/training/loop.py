@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from palestra.errors import GateFailed
@@ -55,7 +55,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
             metrics |= parts.validate(update)
         parts.run.append_metrics({"stage": settings.stage, "update": update, **metrics})
         if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts, metrics.get("validation/success"))
+            _save(folder, update, settings, parts, metrics)
         parts.report(update, settings.updates, metrics)
 
 
@@ -117,12 +117,14 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
 
 
 def _save(
-    folder: Path, update: int, settings: LoopSettings, parts: LoopParts, validation: float | None
+    folder: Path, update: int, settings: LoopSettings, parts: LoopParts, metrics: Mapping[str, float]
 ) -> None:
     state = {
         "update": update,
         "version": settings.first_version + update,
-        "validation": validation,
+        "validation": [
+            metrics[name] for name in ("validation/success", "validation/reward") if name in metrics
+        ],
         "curriculum": parts.curriculum_state(),
     }
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state)

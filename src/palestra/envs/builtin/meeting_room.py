@@ -97,10 +97,10 @@ class MeetingRoom(CaseEnv[Office]):
     @tool
     def find_room(self, hour: int, seats: int, needs: str) -> str:
         """A free room."""
-        unread = [look.parameters["person"] for look in self.state.unseen()]
-        busy = [name for name, hours in self.state.people.items() if hour not in hours]
-        if unread or busy:
-            raise ToolError(f"see the calendar of {unread[0]}" if unread else f"{busy[0]} is busy at {hour}")
+        unread, common = [look.parameters["person"] for look in self.state.unseen()], self.state.common()
+        if unread or hour not in common:
+            suits = f"all are free at {' '.join(map(str, common)) or 'no hour'}"
+            raise ToolError(f"see the calendar of {unread[0]}" if unread else suits)
         free = [(room.seats, name, room.has) for name, room in self.state.rooms.items() if hour in room.free]
         found = min((room for room in free if room[0] >= seats and room[2] == needs), default=(0, "", ""))[1]
         if (seats, needs) == (self.state.seats, self.state.needs):
