@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
 from palestra.envs.builtin import words
 
-TROUBLES = {"none": 2, "late_room": 2, "no_hour": 0, "slow": 1, "taken": 2, "no_room": 1, "declined": 2}
+TROUBLES = {"none": 2, "late_room": 2, "slow": 1, "taken": 2, "no_room": 1, "no_hour": 0, "declined": 2}
 """What goes wrong, with the number of hours that suit all."""
 HOURS = range(8, 19)
 
@@ -68,8 +68,8 @@ class MeetingRoom(CaseEnv[Office]):
     milestones: ClassVar = {"opened": Office.opened, "informed": Office.informed, "settled": Office.checked}
 
     def generate(self, rng: Random, difficulty: int) -> Office:
-        """Level 1: two people, four kinds of trouble; 2: six kinds; 3: three people, hours; seven kinds."""
-        trouble = rng.choice(list(TROUBLES)[: 3 + difficulty + (difficulty > 1)])
+        """Level 1: two people, four kinds of trouble; 2: five kinds; 3: three people, hours; seven kinds."""
+        trouble = rng.choice(list(TROUBLES)[: 3 + difficulty + (difficulty > 2)])
         hours, each = rng.sample(HOURS, len(HOURS)), max(difficulty, 2)
         names, common = rng.sample(words.PEOPLE, each), sorted(hours.pop() for _ in range(TROUBLES[trouble]))
         people = {name: {*common, *(hours.pop() for _ in range(each - len(common)))} for name in names}
