@@ -82,6 +82,12 @@ def rows(world: str, seed: int, report: dict[str, Any]) -> list[str]:
     return made
 
 
+def _slowest(reports: list[dict[str, Any]]) -> str:
+    """Minutes of the slowest run that had the machine to itself."""
+    alone = [report["seconds"] / 60 for report in reports if report["threads"] > 1]
+    return f"{max(alone):.1f}" if alone else "–"
+
+
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
@@ -97,7 +103,7 @@ def summary(reports: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
             f"{mean(r['sft']['success'] for r in mine):.1%} | {mean(r['rl']['success'] for r in mine):.1%} | "
             f"{min(gains) * 100:+.0f} | {mean(r['rl']['turns'] / r['oracle']['turns'] for r in mine):.2f} | "
             f"{min(r['rl']['format_compliance'] for r in mine):.1%} | "
-            f"{max(r['threads'] for r in mine)} | {max(r['seconds'] for r in mine) / 60:.1f} | "
+            f"{_slowest(mine)} | "
             f"{max(r['peak_memory_mb'] for r in mine):.0f} |"
         )
     return lines
@@ -114,13 +120,13 @@ def page(reports: dict[tuple[str, int], dict[str, Any]]) -> str:
             "name and the seed changed and nothing else. Success is on held-out test tasks, greedy for policies,",
             "with a 95 % Wilson interval; `sampled` is success at temperature 1. The teacher is imperfect on purpose: it skips a step, repeats itself and",
             "picks a wrong value, each in 6 % of its turns; of its 300 attempts at most 120 that succeed without detours are imitated.",
-            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared with others. Runs with two threads",
-            "had it to themselves; runs with one thread went two at a time, so their minutes say nothing.",
+            f"Machine: 2 cores of {platform.processor() or platform.machine()}, no GPU, shared with others. Runs with one",
+            "thread went two at a time, so their minutes say nothing and are left out.",
             "",
             "## By world (means over seeds)",
             "",
-            "| world | seeds | teacher | SFT | RL | smallest gain, points | turns RL / oracle | lowest format compliance | threads | slowest run, minutes | peak memory, MB |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
+            "| world | seeds | teacher | SFT | RL | smallest gain, points | turns RL / oracle | lowest format compliance | slowest run alone, minutes | peak memory, MB |",
+            "|---|---|---|---|---|---|---|---|---|---|",
             *summary(reports),
             "",
             "## By run",
