@@ -85,6 +85,15 @@ def test_system_prompts_stay_small_in_every_wording(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
+def test_the_state_before_the_first_turn_has_the_hash_that_the_task_carries(name: str) -> None:
+    env = world(name)
+    task = env.make_task(5)
+    env.reset(options={"task": task})
+    refused = env.step("no call at all")[4]
+    assert refused["state_hash"] == task.content_hash
+
+
+@pytest.mark.parametrize("name", WORLDS)
 def test_six_thousand_seeds_make_over_five_thousand_different_problems(name: str) -> None:
     env = world(name)
     hashes = {state_hash(env.generate(random.Random(seed), 2)) for seed in range(6_000)}
