@@ -55,9 +55,8 @@ def run(world: str, seed: int, folder: Path, changes: tuple[str, ...] = ()) -> d
         [*base, "report", str(path), "--json"], check=True, capture_output=True, text=True
     )
     parsed: dict[str, Any] = json.loads(report.stdout)
-    parsed["threads"] = yaml.safe_load((path / "resolved.yaml").read_text(encoding="utf-8"))["policy"][
-        "threads"
-    ]
+    resolved = yaml.safe_load((path / "resolved.yaml").read_text(encoding="utf-8"))
+    parsed["threads"] = resolved["policy"]["threads"]
     for stage in ("sft", "rl"):
         sampled = json.loads((path / "eval" / f"{stage}-sampled.json").read_text(encoding="utf-8"))
         parsed[stage]["sampled"] = sampled["success"]

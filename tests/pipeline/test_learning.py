@@ -21,18 +21,15 @@ policy: {{action_tokens: 24}}
 rollout: {{max_turns: 2}}
 sft: {{epochs: 1, rows_per_update: 8, learning_rate: 0.003}}
 gate: {{tasks: 8, min_format_compliance: 0, min_success_at_group: 0}}
-rl:
-  {{algorithm: ALGORITHM, updates: 16, tasks_per_update: 8, group_size: 8,
-    validate_every: 8, validation_tasks: 16}}
+rl: {{updates: 16, tasks_per_update: 8, group_size: 8, validate_every: 8, validation_tasks: 16}}
 mine: {{rounds: 0}}
 evaluation: {{tasks: 48, sampled: true}}
 """
 
 
 def trained(path: Path, algorithm: str) -> RunFolder:
-    text = CONFIG.replace("ALGORITHM", algorithm)
-    config = parse_config(text)
-    run = create_run(path, text, config, "test")
+    config = parse_config(CONFIG, [f"rl.algorithm={algorithm}"])
+    run = create_run(path, CONFIG, config, "test")
     run_pipeline(run, config, Reporter(Console(file=io.StringIO())))
     return run
 

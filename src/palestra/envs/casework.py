@@ -121,7 +121,7 @@ class CaseEnv(ToolEnv[CaseState]):
     def oracle(self, state: CaseState) -> Iterator[ToolCall]:
         """What is left of the plan; after a wrong deed, the shortest way to close."""
         plan = state.plan()
-        yield from (look for look in plan.lookups if key(look) not in state.seen)
+        yield from state.unseen()
         yield from (deed for deed in plan.deeds if key(deed) not in state.deeds)
         while state.handled() and state.plan().checks:
             yield state.plan().checks[0]

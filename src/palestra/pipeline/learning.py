@@ -146,11 +146,7 @@ def final_stage(workshop: Workshop, before: str = "") -> str:
     order = ["sft", "rl", *(f"mine{number}" for number in range(1, workshop.config.mine.rounds + 1))]
     earlier = order[: order.index(before)] if before else order
     best = {stage: best_checkpoint(workshop.run.path / "checkpoints" / stage) for stage in earlier}
-    scores = {
-        stage: score
-        for stage, path in best.items()
-        if path is not None and (score := validation_scores(path)) is not None
-    }
+    scores = {stage: score for stage, path in best.items() if path and (score := validation_scores(path))}
     return max(reversed(scores), key=scores.__getitem__, default="sft")
 
 

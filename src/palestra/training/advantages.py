@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from palestra.errors import ConfigError
 
@@ -32,10 +32,7 @@ def group_zscore(rewards: Rewards) -> Advantages:
     Raises:
         ConfigError: a group of one, which has nothing to compare with.
     """
-    scored = _scored(rewards)
-    if not has_reward_spread(scored):
-        return _zeros(rewards)
-    return _centred(rewards, _mean(scored), _deviation(scored))
+    return _from_mean(rewards, _deviation)
 
 
 def group_mean(rewards: Rewards) -> Advantages:
@@ -47,8 +44,7 @@ def group_mean(rewards: Rewards) -> Advantages:
     Raises:
         ConfigError: a group of one.
     """
-    scored = _scored(rewards)
-    return _centred(rewards, _mean(scored), 1.0) if has_reward_spread(scored) else _zeros(rewards)
+    return _from_mean(rewards, lambda _: 1.0)
 
 
 def leave_one_out(rewards: Rewards) -> Advantages:
@@ -60,10 +56,7 @@ def leave_one_out(rewards: Rewards) -> Advantages:
     Raises:
         ConfigError: a group of one.
     """
-    scored = _scored(rewards)
-    if not has_reward_spread(scored):
-        return _zeros(rewards)
-    return _centred(rewards, _mean(scored), (len(scored) - 1) / len(scored))
+    return _from_mean(rewards, lambda scored: (len(scored) - 1) / len(scored))
 
 
 def best_success(rewards: Rewards, successes: Sequence[bool | None]) -> Advantages:
@@ -75,7 +68,7 @@ def best_success(rewards: Rewards, successes: Sequence[bool | None]) -> Advantag
     Raises:
         ConfigError: a group of one.
     """
-    _scored(rewards)
+    _refuse_alone(rewards)
     solved = [r for r, success in zip(rewards, successes, strict=True) if r is not None and success]
     least = max(solved, default=math.inf) - MIN_SPREAD
     return [
@@ -164,7 +157,7 @@ def turn_leave_one_out(returns: Sequence[Sequence[float]]) -> list[list[float]]:
     Raises:
         ConfigError: a group of one.
     """
-    _scored([each[0] for each in returns])
+    _refuse_alone(returns)
     advantages = []
     for attempt, mine in enumerate(returns):
         others = [each for other, each in enumerate(returns) if other != attempt]
@@ -180,14 +173,22 @@ def has_reward_spread(rewards: Sequence[float]) -> bool:
     return bool(rewards) and max(rewards) - min(rewards) > MIN_SPREAD
 
 
+def _refuse_alone(group: Sequence[object]) -> None:
+    if len(group) < 2:
+        raise ConfigError(f"a group of {len(group)} attempts has no baseline: set group_size to 2 or more")
+
+
+def _from_mean(rewards: Rewards, unit: Callable[[list[float]], float]) -> Advantages:
+    """Distances from the group's mean in a unit that is a function of the scored rewards."""
+    _refuse_alone(rewards)
+    scored = [reward for reward in rewards if reward is not None]
+    if not has_reward_spread(scored):
+        return _zeros(rewards)
+    return _centred(rewards, _mean(scored), unit(scored))
+
+
 def _apart(value: float, baseline: float) -> float:
-    return value - baseline if abs(value - baseline) > MIN_SPREAD else 0.0
-
-
-def _scored(rewards: Rewards) -> list[float]:
-    if len(rewards) < 2:
-        raise ConfigError(f"a group of {len(rewards)} attempts has no baseline: set group_size to 2 or more")
-    return [reward for reward in rewards if reward is not None]
+    return value - baseline if has_reward_spread([value, baseline]) else 0.0
 
 
 def _centred(rewards: Rewards, mean: float, unit: float) -> Advantages:

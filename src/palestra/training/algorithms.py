@@ -34,7 +34,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rloo": Algorithm(by_group(leave_one_out), clipped_policy_loss),
     "reinforce_pp": Algorithm(by_batch(batch_zscore), clipped_policy_loss),
     "reinforce_pp_baseline": Algorithm(by_batch(group_mean_batch_scale), clipped_policy_loss),
-    "raft": Algorithm(best_of_group, clipped_policy_loss),
+    "raft": Algorithm(best_of_group(), clipped_policy_loss),
     "gigpo": Algorithm(anchored(), clipped_policy_loss),
     "turn_rloo": Algorithm(by_turn(), clipped_policy_loss),
 }

@@ -91,19 +91,18 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of a stage that was best on validation, the later of equals; None if there is none."""
-    return max(checkpoints(folder), key=lambda path: validation_scores(path) or (), default=None)
+    return max(checkpoints(folder), key=validation_scores, default=None)
 
 
-def validation_scores(path: Path) -> tuple[float, ...] | None:
-    """Success, then reward, on validation tasks as a checkpoint recorded them; None if torn or not validated.
+def validation_scores(path: Path) -> tuple[float, ...]:
+    """Success, then reward, on validation tasks as recorded; empty if the checkpoint is torn or was not.
 
     Success on a few dozen tasks often ties; the reward then tells who was tidier.
     """
     try:
-        measured = checkpoint_state(path).get("validation")
+        return tuple(checkpoint_state(path).get("validation") or ())
     except StoreError:
-        return None
-    return tuple(measured) if measured else None
+        return ()
 
 
 def keep_checkpoints(folder: Path, newest: int) -> None:

@@ -25,9 +25,14 @@ Credit = Callable[[Sequence[TrajectoryGroup]], list[list[TurnAdvantages]]]
 """The groups of an update to their attempts' advantages, in the order given."""
 
 
+def of_each(credit: Callable[[TrajectoryGroup], list[TurnAdvantages]]) -> Credit:
+    """Credit of each group by itself."""
+    return lambda groups: [credit(group) for group in groups]
+
+
 def by_group(estimate: Callable[[Rewards], Advantages]) -> Credit:
     """Compare the total rewards within each group; every turn of an attempt gets the attempt's advantage."""
-    return lambda groups: [_spread(group, estimate(_totals(group))) for group in groups]
+    return of_each(lambda group: _spread(group, estimate(_totals(group))))
 
 
 def by_batch(estimate: Callable[[Sequence[Rewards]], list[Advantages]]) -> Credit:
@@ -40,12 +45,13 @@ def by_batch(estimate: Callable[[Sequence[Rewards]], list[Advantages]]) -> Credi
     return credit
 
 
-def best_of_group(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+def best_of_group() -> Credit:
     """RAFT: the best successful attempt of each group is imitated, the others are left out."""
-    return [
-        _spread(group, best_success(_totals(group), [each.success for each in group.trajectories]))
-        for group in groups
-    ]
+    return of_each(
+        lambda group: _spread(
+            group, best_success(_totals(group), [each.success for each in group.trajectories])
+        )
+    )
 
 
 def anchored(*, gamma: float = 0.95, step_weight: float = 1.0) -> Credit:
@@ -58,24 +64,16 @@ def anchored(*, gamma: float = 0.95, step_weight: float = 1.0) -> Credit:
         step_weight: weight of the second term.
     """
 
-    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
-        return [_anchored(group, gamma, step_weight) for group in groups]
+    def of_turns(scored: Sequence[Trajectory]) -> list[list[float]]:
+        return anchored_zscore([_states(each) for each in scored], [_returns(each, gamma) for each in scored])
 
-    return credit
+    def credit(group: TrajectoryGroup) -> list[TurnAdvantages]:
+        return [
+            None if total is None or turns is None else [total + step_weight * turn for turn in turns]
+            for total, turns in zip(group_zscore(_totals(group)), _of_scored(group, of_turns), strict=True)
+        ]
 
-
-def _anchored(group: TrajectoryGroup, gamma: float, step_weight: float) -> list[TurnAdvantages]:
-    episode = _spread(group, group_zscore(_totals(group)))
-    scored = [each for each in group.trajectories if each.reward is not None]
-    steps = iter(
-        anchored_zscore([_states(each) for each in scored], [_returns(each, gamma) for each in scored])
-    )
-    return [
-        None
-        if total is None
-        else [whole + step_weight * step for whole, step in zip(total, next(steps), strict=True)]
-        for total in episode
-    ]
+    return of_each(credit)
 
 
 def by_turn(*, gamma: float = 0.99) -> Credit:
@@ -85,18 +83,19 @@ def by_turn(*, gamma: float = 0.99) -> Credit:
         gamma: discount per turn.
     """
 
-    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
-        return [_by_turn(group, gamma) for group in groups]
+    def of_turns(scored: Sequence[Trajectory]) -> list[list[float]]:
+        returns = [_returns(each, gamma) for each in scored]
+        return turn_leave_one_out(returns) if len(returns) > 1 else [[0.0] * len(each) for each in returns]
 
-    return credit
+    return of_each(lambda group: _of_scored(group, of_turns))
 
 
-def _by_turn(group: TrajectoryGroup, gamma: float) -> list[TurnAdvantages]:
-    scored = [each for each in group.trajectories if each.reward is not None]
-    if len(scored) < 2:
-        return [None if each.reward is None else [0.0] * len(each.turns) for each in group.trajectories]
-    advantages = iter(turn_leave_one_out([_returns(each, gamma) for each in scored]))
-    return [None if each.reward is None else next(advantages) for each in group.trajectories]
+def _of_scored(
+    group: TrajectoryGroup, estimate: Callable[[Sequence[Trajectory]], list[list[float]]]
+) -> list[TurnAdvantages]:
+    """What ``estimate`` makes of the scored attempts, and None in the place of the others."""
+    estimated = iter(estimate([each for each in group.trajectories if each.reward is not None]))
+    return [None if each.reward is None else next(estimated) for each in group.trajectories]
 
 
 def _totals(group: TrajectoryGroup) -> list[float | None]:
