@@ -1,7 +1,6 @@
 """Meeting room: find an hour that suits all, book a room, invite, and settle what goes wrong.
 
-The one surprising choice: a room or a person can be lost between look and deed, fixed by the task, so that a
-group of attempts shares it; only a fresh look shows what is left. Bookings can be redone, the outcome cannot.
+The surprising choice: the task fixes which room or person is lost between look and deed; a fresh look tells.
 """
 
 from dataclasses import dataclass, field
@@ -97,15 +96,16 @@ class MeetingRoom(CaseEnv[Office]):
     @tool
     def find_room(self, hour: int, seats: int, needs: str) -> str:
         """A free room."""
-        unread, common = [look.parameters["person"] for look in self.state.unseen()], self.state.common()
+        state, common, unread = self.state, self.state.common(), self.state.unseen()
+        suits = f"all are free at {' '.join(map(str, common)) or 'no hour'}"
         if unread or hour not in common:
-            suits = f"all are free at {' '.join(map(str, common)) or 'no hour'}"
-            raise ToolError(f"see the calendar of {unread[0]}" if unread else suits)
-        free = [(room.seats, name, room.has) for name, room in self.state.rooms.items() if hour in room.free]
-        found = min((room for room in free if room[0] >= seats and room[2] == needs), default=(0, "", ""))[1]
-        if (seats, needs) == (self.state.seats, self.state.needs):
-            self.state.answers[hour] = found
-        return f"free at {hour}: {found or 'none'}"
+            raise ToolError(f"see the calendar of {unread[0].parameters['person']}" if unread else suits)
+        if (seats, needs) != (state.seats, state.needs):
+            raise ToolError(f"the request says {state.seats} seats, {state.needs}")
+        fits = sorted((room.seats, name, room.free) for name, room in state.rooms.items() if state.fits(room))
+        found = state.answers[hour] = next((name for _, name, free in fits if hour in free), "")
+        rest = next((f"try {hour}" for hour in common if state.answers.get(hour) != ""), "no other hour")
+        return f"free at {hour}: {found or 'none, ' + rest}"
 
     @tool
     def book(self, room: str, hour: int) -> str:
