@@ -155,7 +155,7 @@ class Facts:
     new_milestones: tuple[str, ...] = ()
     """Milestones reached by this turn's change of state, each once an episode."""
     repeated: bool = False
-    """Whether the action is a near copy of one already made from the same state."""
+    """Whether the action nearly copies one made from the same state, or the last one and changes nothing."""
     fault: str | None = None
     """The injected disturbance the agent saw in this turn."""
     success: bool = False
@@ -242,7 +242,7 @@ class TrajectoryGroup:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One contiguous token row for training. All four sequences have one length."""
+    """One contiguous token row for training. All its sequences have one length."""
 
     trajectory_id: str
     """Where it came from."""
@@ -254,3 +254,5 @@ class Segment:
     """Where the mask is True; 0.0 elsewhere and never read there."""
     advantages: tuple[float, ...]
     """Where the mask is True; 0.0 elsewhere."""
+    old_logprobs: tuple[float, ...] = ()
+    """Under the learner before its first step on the batch; empty where those sampled stand for them."""

@@ -78,6 +78,16 @@ class Safe(ToolEnv[Box]):
         return f"rolled {self.state.draw}"
 
 
+class Dial(Safe):
+    """A safe whose dial turns on with every call."""
+
+    @tool
+    def turn(self) -> str:
+        """Turn on."""
+        self.state.draw += 1
+        return f"at {self.state.draw}"
+
+
 def say(name: str, **parameters: object) -> str:
     return render_call(ToolCall(name, parameters))
 
@@ -243,13 +253,21 @@ def test_a_prompt_seed_shuffles_the_tools_and_adds_distractors_that_are_masked()
     assert env.system_prompt == first
 
 
-def test_a_call_is_repeated_only_when_made_before_from_the_same_state() -> None:
+def test_a_call_is_repeated_when_made_before_from_the_same_state() -> None:
     env = started()
-    seen = [env.step(text)[-1]["repeated"] for text in [say("read_note", colour="red")] * 3]
-    assert seen == [False, False, True]
     assert not env.step(say("open_safe", code="a b"))[-1]["repeated"]
     assert env.step(say("open_safe", code="A  B"))[-1]["repeated"]
     assert [env.step(text)[-1]["repeated"] for text in ("hm", "Hm ")] == [False, True]
+
+
+def test_a_call_is_repeated_when_made_twice_on_end_unless_it_changes_something_again() -> None:
+    env = started()
+    looks = [env.step(text)[-1] for text in [say("read_note", colour="red")] * 3]
+    assert [info["state_changed"] for info in looks] == [True, False, False]
+    assert [info["repeated"] for info in looks] == [False, True, True]
+    dial = Dial()
+    dial.reset(seed=3)
+    assert not any(dial.step(say("turn"))[-1]["repeated"] for _ in range(3))
 
 
 def test_the_seed_fixes_randomness_inside_the_episode() -> None:

@@ -1,11 +1,9 @@
 """Credit: what the estimators are given by a batch of groups."""
 
-from typing import get_args
-
 import pytest
 
-from palestra.pipeline.config import AlgorithmName
-from palestra.training import ALGORITHMS, advantage_segments, group_zscore
+from palestra.errors import ConfigError
+from palestra.training import ALGORITHMS, advantage_segments, find_algorithm, group_zscore
 from palestra.types import Facts, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi", content_hash="start")
@@ -28,46 +26,71 @@ def group(*attempts: Trajectory) -> TrajectoryGroup:
     return TrajectoryGroup("g", TASK, attempts)
 
 
-def test_the_configuration_names_every_algorithm_and_no_other():
-    assert set(get_args(AlgorithmName)) == set(ALGORITHMS)
+GROUP_METHODS = [name for name, algorithm in ALGORITHMS.items() if algorithm.critic is None]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+def credit_of(name: str, gamma: float | None = None):
+    return ALGORITHMS[name].with_credit(gamma=gamma, gae_lambda=None).make_credit()
+
+
+def test_a_mistyped_algorithm_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="Did you mean 'turn_rloo'"):
+        find_algorithm("turn-rloo")
+
+
+def test_a_discount_is_refused_where_it_would_do_nothing():
+    with pytest.raises(
+        ConfigError, match="those that use it are reinforce, ppo, ppo_token, gigpo, turn_rloo"
+    ):
+        credit_of("grpo", 0.9)
+    two = [group(attempt(("x", 0.0), ("y", 1.0)), attempt(("x", 0.5)))]
+    assert credit_of("turn_rloo", 0.5)(two)[0][0] == pytest.approx([0.5 - 0.5, 1.0 - 0.5])
+
+
+def test_reinforce_compares_discounted_returns_over_the_whole_batch():
+    two = [group(attempt(("x", 0.0), ("y", 1.0))), group(attempt(("x", 0.5)))]
+    found = credit_of("reinforce", 0.5)(two)
+    deviation = (2 * (1 / 6) ** 2 + (1 / 3) ** 2) ** 0.5 / 3**0.5
+    assert found[0][0] == pytest.approx([-1 / 6 / deviation, 1 / 3 / deviation])
+    assert found[1][0] == pytest.approx([-1 / 6 / deviation])
+
+
+@pytest.mark.parametrize("name", GROUP_METHODS)
 def test_an_unscored_attempt_gets_no_credit_and_no_row(name: str):
     groups = [
         group(attempt(("x", 0.1), ("y", 1.0)), attempt(("x", 0.0), success=False), attempt(scored=False))
     ]
-    credited = ALGORITHMS[name].credit(groups)
+    credited = credit_of(name)(groups)
     assert [None if each is None else len(each) for each in credited[0]] == [2, 1, None]
-    rows = advantage_segments(groups, ALGORITHMS[name])
+    rows = advantage_segments(groups, credit_of(name))
     assert 1 <= len(rows) <= 2
     assert all(any(row.advantages) for row in rows)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", GROUP_METHODS)
 def test_credit_does_not_care_for_what_else_is_in_the_batch_unless_it_says_so(name: str):
     first = group(attempt(("x", 1.0)), attempt(("x", 0.0), success=False))
     second = group(attempt(("x", 0.5)), attempt(("x", 0.4), success=False))
-    credit = ALGORITHMS[name].credit
+    credit = credit_of(name)
     alone = credit([first]) + credit([second])
-    assert (credit([first, second]) == alone) is not name.startswith("reinforce_pp")
+    assert (credit([first, second]) == alone) is not name.startswith("reinforce")
 
 
 def test_grpo_gives_every_turn_of_an_attempt_the_same():
-    credited = ALGORITHMS["grpo"].credit([group(attempt(("x", 0.5), ("y", 0.5)), attempt(("x", 0.0)))])
+    credited = credit_of("grpo")([group(attempt(("x", 0.5), ("y", 0.5)), attempt(("x", 0.0)))])
     assert credited == [[[1.0, 1.0], [-1.0]]]
 
 
 def test_raft_leaves_failures_out_even_where_all_failed():
     failed = group(attempt(("x", 0.2), success=False), attempt(("x", 0.1), success=False))
-    assert advantage_segments([failed], ALGORITHMS["raft"]) == []
+    assert advantage_segments([failed], credit_of("raft")) == []
 
 
 def test_gigpo_adds_what_a_turn_gained_over_others_from_the_same_state():
     # The second attempt wastes a turn in the first state, so three turns start there.
     one = attempt(("opened", 0.0), ("done", 1.0))
     two = attempt(("start", 0.0), ("opened", 0.0), ("done", 0.2))
-    first, second = ALGORITHMS["gigpo"].credit([group(one, two)])[0]
+    first, second = credit_of("gigpo")([group(one, two)])[0]
     from_start = group_zscore([0.95, 0.2 * 0.95**2, 0.2 * 0.95])
     from_opened = group_zscore([1.0, 0.2])
     assert first == pytest.approx([1.0 + from_start[0], 1.0 + from_opened[0]])
@@ -76,11 +99,11 @@ def test_gigpo_adds_what_a_turn_gained_over_others_from_the_same_state():
 
 def test_turn_rloo_discounts_and_compares_turn_by_turn():
     one, two = attempt(("x", 0.0), ("y", 1.0)), attempt(("x", 0.5))
-    first, second = ALGORITHMS["turn_rloo"].credit([group(one, two)])[0]
+    first, second = credit_of("turn_rloo")([group(one, two)])[0]
     assert first == pytest.approx([0.99 - 0.5, 1.0 - 0.5])
     assert second == pytest.approx([0.5 - 0.99])
 
 
 def test_negative_weight_scales_only_what_was_worse():
-    rows = advantage_segments([group(attempt(("x", 1.0)), attempt(("x", 0.0)))], ALGORITHMS["grpo"], 0.25)
+    rows = advantage_segments([group(attempt(("x", 1.0)), attempt(("x", 0.0)))], credit_of("grpo"), 0.25)
     assert [row.advantages[-1] for row in rows] == [1.0, -0.25]

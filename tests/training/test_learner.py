@@ -8,17 +8,8 @@ import torch
 
 from palestra.errors import ConfigError
 from palestra.policy.nano import new_nano
-from palestra.training import Learner, TokenTerms, clipped_policy_loss, entropy, imitation_loss, k3
+from palestra.training import Learner, clipped, entropy, imitation_loss, k3, policy_loss
 from palestra.types import Segment
-
-
-def terms(policy, sampled, advantages, reference=None) -> TokenTerms:
-    as_tensor = lambda values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
-    policy = as_tensor(policy).requires_grad_()
-    reference = None if reference is None else as_tensor(reference)
-    return TokenTerms(
-        policy, as_tensor(sampled), reference, as_tensor(advantages), torch.zeros(len(policy), 2)
-    )
 
 
 def segment(length: int, seed: int, advantage: float) -> Segment:
@@ -38,22 +29,6 @@ def learner(micro_batch_tokens: int = 10_000, temperature: float = 1.0) -> Learn
 
 def gradient(made: Learner) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in made.model.parameters()])
-
-
-def test_clipping_silences_a_positive_token_above_and_a_negative_below():
-    given = terms([math.log(1.5), math.log(0.5)], [0.0, 0.0], [1.0, -1.0])
-    loss, sums = clipped_policy_loss(clip_low=0.2, clip_high=0.28, kl_weight=0.0)(given)
-    assert loss.item() == pytest.approx(-(1.28 - 0.8))
-    assert int(sums["policy/clip_fraction"]) == 2
-    loss.backward()
-    assert given.policy_logprobs.grad.tolist() == [0.0, 0.0]
-
-
-def test_the_policy_gradient_at_ratio_one_is_minus_the_advantage():
-    given = terms([-1.0, -2.0], [-1.0, -2.0], [0.5, -2.0])
-    loss, _ = clipped_policy_loss(kl_weight=0.0)(given)
-    loss.backward()
-    assert given.policy_logprobs.grad.tolist() == pytest.approx([-0.5, 2.0])
 
 
 def test_k3_value_and_gradient_by_hand_and_bounded():
@@ -84,7 +59,7 @@ def test_the_gradient_does_not_depend_on_micro_batches():
     rows = [
         segment(length, seed, 1.0 if seed % 2 else -0.7) for seed, length in enumerate((9, 14, 5, 30, 11))
     ]
-    loss = clipped_policy_loss(kl_weight=0.05)
+    loss = policy_loss(clipped(), kl_weight=0.05)
     gradients, totals = [], []
     for budget in (10_000, 31, 1):
         made = learner(budget)
@@ -122,14 +97,14 @@ def test_nothing_about_observed_tokens_moves_the_loss():
         advantages=tuple(v if m else -9.0 for v, m in zip(row.advantages, row.action_mask, strict=True)),
     )
     first, second = learner(), learner()
-    loss = clipped_policy_loss(kl_weight=0.0)
+    loss = policy_loss(clipped(), kl_weight=0.0)
     assert first.update([row], loss, 0.0) == second.update([changed], loss, 0.0)
     assert torch.equal(gradient(first), gradient(second))
 
 
 def test_the_gradient_of_a_loss_agrees_with_finite_differences():
     made, row = learner(), segment(10, 1, 1.0)
-    loss = clipped_policy_loss(kl_weight=0.0, entropy_weight=0.01, clip_low=0.9, clip_high=50.0)
+    loss = policy_loss(clipped(clip_low=0.9, clip_high=50.0), kl_weight=0.0, entropy_weight=0.01)
     made.update([row], loss, 0.0)
     weight = made.model.get_parameter("model.layers.0.feed_forward.w1.weight")
     analytic = weight.grad[3, 4].item()

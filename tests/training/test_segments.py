@@ -8,7 +8,13 @@ from tokenizers import Tokenizer
 from palestra.errors import ConfigError
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.nano import train_tokenizer
-from palestra.training import make_micro_batches, make_segment, supervised_share, tokenize_trajectory
+from palestra.training import (
+    imitation_weights,
+    make_micro_batches,
+    make_segment,
+    supervised_share,
+    tokenize_trajectory,
+)
 from palestra.types import Facts, Message, Segment, StopReason, Task, Trajectory, Turn
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi")
@@ -109,6 +115,17 @@ def test_control_tokens_in_an_observation_stay_text(template):
     ids = template.encode("stop <|end|> now")
     assert template.end_id not in ids
     assert template.decode(ids) == "stop <|end|> now"
+
+
+def test_a_mistake_in_a_demonstration_is_read_and_not_learned():
+    slips = Facts(valid=False, error="invalid_value"), Facts(repeated=True)
+    turns = [turn((7, 8), (9,)), *(replace(turn((5, 6), (4,)), facts=facts) for facts in slips), turn((3, 2))]
+    shown = trajectory(*turns, prompt_ids=(1, 1))
+    segment = make_segment(shown, imitation_weights(shown))
+    learned = [token for token, weight in zip(segment.ids, segment.advantages, strict=True) if weight]
+    assert learned == [7, 8, 3, 2]
+    assert segment.ids == (1, 1, 7, 8, 9, 5, 6, 4, 5, 6, 4, 3, 2)
+    assert supervised_share([segment]) == 4 / 13
 
 
 def test_demonstrations_without_any_action_token_are_refused():

@@ -26,6 +26,15 @@ def new_run(path: Path) -> RunFolder:
     )
 
 
+def stored(run: Path, stage: str) -> list[Trajectory]:
+    groups = RunFolder.open(run).read_groups(f"eval-{stage}")
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+def solved(run: Path, stage: str) -> int:
+    return sum(trajectory.success is True for trajectory in stored(run, stage))
+
+
 def episode(env: ToolEnv[Any], task: Task, policy: str, noise: float) -> Trajectory:
     """The oracle's way with slips between, and now and then a verdict out of thin air."""
     rng = random.Random(f"{policy}:{task.id}")

@@ -223,6 +223,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self._task, self._finished = task, False
         self._called: set[str] = set()
         self._asked: set[tuple[str, str, str]] = set()
+        self._last: tuple[str, str] | None = None
         self._reached = {name for name, holds in self.milestones.items() if holds(self.state)}
         return task.prompt, {"task": task}
 
@@ -242,8 +243,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             )
         before = self._hash
         reply = self._reply(action)
-        repeated = self._is_repeat(before, action, reply.call)
         self._hash = state_hash(self.state) if reply.error is None else before
+        repeated = self._is_repeat(before, action, reply.call)
         self._finished = self.done(self.state)
         entitled = self.required(self.state) <= self._called
         success = entitled and self.verify(self.state)
@@ -305,12 +306,13 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         return observation
 
     def _is_repeat(self, before: str, action: str, call: ToolCall | None) -> bool:
-        """Whether a near copy of this action was already made from the same state."""
-        said = canonical_json(call.parameters) if call else action
-        key = (before, call.tool_name if call else "", " ".join(said.casefold().split()))
-        seen = key in self._asked
-        self._asked.add(key)
-        return seen
+        """Whether this action was nearly made from the same state, or just now and changes nothing."""
+        text = canonical_json(call.parameters) if call else action
+        said = (call.tool_name if call else "", " ".join(text.casefold().split()))
+        repeated = (before, *said) in self._asked or (said == self._last and before == self._hash)
+        self._asked.add((before, *said))
+        self._last = said
+        return repeated
 
     def _new_milestones(self) -> tuple[str, ...]:
         """Milestones that hold now and never held before in this episode."""

@@ -1,7 +1,7 @@
 """Collect: a noisy teacher attempts training tasks and the verifier keeps what is worth imitating.
 
-Keepers succeed without detours, are deduplicated and are spread over tasks and over solution forms before
-any task gets a second one. Failures stay in the run as negatives.
+Keepers succeed without long detours, are deduplicated and are spread over tasks and over solution forms
+before any task gets a second one. Failures stay in the run as negatives.
 """
 
 from __future__ import annotations

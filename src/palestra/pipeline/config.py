@@ -14,10 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from palestra.actions import ActionFormat
 from palestra.rewards import DEFAULT_WEIGHTS
 
-AlgorithmName = Literal[
-    "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "raft", "gigpo", "turn_rloo"
-]
-
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,7 +73,7 @@ class CollectConfig(_Section):
 class SftConfig(_Section):
     """Imitation of the kept demonstrations."""
 
-    epochs: int = Field(9, ge=1, description="Passes over the demonstrations.")
+    epochs: int = Field(6, ge=1, description="Passes over the demonstrations.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
     rows_per_update: int = Field(8, ge=1, description="Demonstrations per optimiser step.")
     learning_rate: float = Field(0.01, gt=0, description="Peak; 1e-5 with adamw suits a large model.")
@@ -96,23 +92,71 @@ class GateConfig(_Section):
 class RlConfig(_Section):
     """Online reinforcement learning."""
 
-    algorithm: AlgorithmName = Field("grpo", description="Credit and loss.")
+    algorithm: str = Field("grpo", description="Credit and loss; docs/algorithms has a page for each.")
     updates: int = Field(16, ge=0, description="Batches of episodes to learn from.")
     tasks_per_update: int = Field(16, ge=1, description="Groups per update.")
     group_size: int = Field(8, ge=2, description="Attempts per task.")
     optimizer: Literal["adamw", "muon"] = Field("muon", description="`adamw` suits larger policies.")
-    minibatches: int = Field(4, ge=1, description="Optimiser steps per update, on a share of episodes each.")
+    minibatches: int = Field(4, ge=1, description="Optimiser steps per pass, on a share of episodes each.")
+    epochs: int = Field(1, ge=1, description="Passes over an update's episodes.")
     learning_rate: float = Field(3e-3, gt=0, description="At the start; 5e-6 with adamw suits a large model.")
     final_learning_rate: float = Field(3e-4, ge=0, description="At the end; linear in between.")
-    negative_weight: float = Field(
-        0.3, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."
-    )
-    kl_weight: float = Field(0.02, ge=0, description="Weight of the distance to the SFT policy.")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="Lower clip of the ratio.")
-    clip_high: float = Field(0.28, gt=0, description="Upper clip of the ratio.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
     validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
+
+
+class CreditConfig(_Section):
+    """From rewards to advantages."""
+
+    gamma: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Discount per turn; the algorithm's own if null, refused where it has none.",
+    )
+    gae_lambda: float | None = Field(
+        None, ge=0, le=1, description="0 trusts the critic, 1 what was earned; only with a critic."
+    )
+    negative_weight: float = Field(
+        0.3, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."
+    )
+
+
+class CriticConfig(_Section):
+    """The value model of algorithms that have one."""
+
+    learning_rate: float = Field(1e-3, gt=0, description="Of AdamW; 1e-5 suits a large model.")
+    epochs: int = Field(2, ge=1, description="Passes over an update's episodes.")
+    warmup: int = Field(1, ge=0, description="First updates from which only the critic learns.")
+    value_clip: float = Field(0.2, gt=0, description="How far a value may move in one update.")
+
+
+class LossConfig(_Section):
+    """From advantages to a gradient. What is null is the algorithm's own."""
+
+    surrogate: Literal["clip", "gspo", "cispo", "policy_gradient"] | None = Field(
+        None, description="What becomes of tokens whose probability has moved."
+    )
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = Field(
+        None, description="How tokens are averaged."
+    )
+    clip_low: float | None = Field(None, gt=0, description="Lower clip of the ratio; 0.2 with `clip`.")
+    clip_high: float | None = Field(None, gt=0, description="Upper clip of the ratio; 0.28 with `clip`.")
+    dual_clip: float | None = Field(None, gt=1, description="Clip of the ratio for negative advantages.")
+    mismatch_cap: float | None = Field(
+        None, gt=0, description="Most that learner over sampler may weigh a token; null trusts the sampler."
+    )
+    kl_weight: float = Field(0.02, ge=0, description="Weight of the distance to the SFT policy.")
+    kl_in: Literal["loss", "reward"] = Field("loss", description="Where the distance is counted.")
+    kl_target: float | None = Field(
+        None,
+        gt=0,
+        description="Distance in nats a token that the weight is moved toward; null keeps it fixed.",
+    )
+    entropy_floor: float | None = Field(
+        None, gt=0, description="Nats a token under which a bonus grows; above it there is none."
+    )
 
 
 class MineConfig(_Section):
@@ -144,5 +188,8 @@ class RunConfig(_Section):
     sft: SftConfig = Field(SftConfig(), description="Cold start.")
     gate: GateConfig = Field(GateConfig(), description="Readiness.")
     rl: RlConfig = Field(RlConfig(), description="Reinforcement learning.")
+    credit: CreditConfig = Field(CreditConfig(), description="Advantages.")
+    critic: CriticConfig = Field(CriticConfig(), description="Value model.")
+    loss: LossConfig = Field(LossConfig(), description="Loss.")
     mine: MineConfig = Field(MineConfig(), description="Hard examples.")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Held-out test.")

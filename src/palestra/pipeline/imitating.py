@@ -19,6 +19,7 @@ from palestra.training import (
     Learner,
     SftSettings,
     imitate,
+    imitation_weights,
     make_segment,
     save_checkpoint,
     supervised_share,
@@ -64,7 +65,7 @@ def imitate_groups(
         for group in groups
         for trajectory in group.trajectories
     ]
-    segments = [make_segment(trajectory, [1.0] * len(trajectory.turns)) for trajectory in tokenized]
+    segments = [make_segment(trajectory, imitation_weights(trajectory)) for trajectory in tokenized]
     _refuse_too_long(workshop.config.policy, tokenized, segments)
     workshop.reporter.line(
         f"  {len(segments)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"
@@ -72,7 +73,7 @@ def imitate_groups(
     # A round's imitation that is played again comes to the same rows, and later ones may already follow them.
     workshop.run.keep_metrics(lambda row: True)
     known = {row["update"] for row in workshop.run.read_metrics()[0] if row["stage"] == stage}
-    learner = loaded.learner(section.optimizer)
+    learner = loaded.learner()
     settings = SftSettings(epochs, section.rows_per_update, rate, workshop.config.seed)
     started, tokens = time.perf_counter(), 0.0
 

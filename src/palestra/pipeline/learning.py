@@ -16,12 +16,13 @@ from palestra.evaluation import evaluate_groups, pass_at_k
 from palestra.pipeline.collecting import demonstrate
 from palestra.pipeline.config import GateConfig
 from palestra.pipeline.imitating import imitate_groups
-from palestra.pipeline.model_parts import LoadedPolicy, load_stage
+from palestra.pipeline.learning_parts import make_loss, make_rows
+from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_critic
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.tasks import TaskWeights
 from palestra.training import (
-    ALGORITHMS,
+    Controls,
     LoopParts,
     LoopSettings,
     best_checkpoint,
@@ -158,7 +159,7 @@ def _train(
     pick: Callable[[int], list[Task]],
     weights: TaskWeights | None = None,
 ) -> dict[str, Any]:
-    rl = workshop.config.rl
+    rl, loss = workshop.config.rl, workshop.config.loss
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
 
     def validate(update: int) -> dict[str, float]:
@@ -172,7 +173,6 @@ def _train(
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    algorithm = ALGORITHMS[rl.algorithm]
     settings = LoopSettings(
         stage=stage,
         first_version=loaded.version,
@@ -181,24 +181,25 @@ def _train(
         first_rate=rl.learning_rate,
         last_rate=rl.final_learning_rate,
         minibatches=rl.minibatches,
-        negative_weight=rl.negative_weight,
+        epochs=rl.epochs,
+        kl_in_reward=loss.kl_in == "reward",
+        recompute=loss.mismatch_cap is not None,
         checkpoint_every=rl.validate_every,
         seed=workshop.config.seed,
     )
+    critic = make_critic(loaded)
     train_online(
         settings,
         LoopParts(
             run=workshop.run,
-            learner=loaded.learner(rl.optimizer),
+            learner=loaded.rl_learner(),
             engine=loaded.engine,
             template=loaded.template,
-            reference=load_stage(workshop.run, "sft", workshop.config).model if rl.kl_weight else None,
-            algorithm=algorithm,
-            loss=algorithm.make_loss(
-                clip_low=rl.clip_low,
-                clip_high=rl.clip_high,
-                kl_weight=rl.kl_weight,
-            ),
+            reference=load_stage(workshop.run, "sft", workshop.config).model if loss.kl_weight else None,
+            make_rows=make_rows(workshop.config, critic),
+            critic=critic,
+            make_loss=make_loss(workshop.config),
+            controls=Controls(loss.kl_weight, loss.kl_target, loss.entropy_floor),
             play=lambda version, tasks, attempts, name, seed: workshop.collect(
                 loaded.policy("rl", rl.temperature, version), tasks, attempts, stage=name, seed=seed
             ),

@@ -13,12 +13,13 @@ import torch
 
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RunConfig
+from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
 from palestra.policy import SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import load_nano, load_policy
 from palestra.store import RunFolder
-from palestra.training import Learner, OptimizerName, best_checkpoint, checkpoint_state
+from palestra.training import CRITIC_FILE, Critic, Learner, best_checkpoint, checkpoint_state, load_critic
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class LoadedPolicy:
     config: RunConfig
     version: int
     """Online updates behind the weights when they were loaded."""
+    checkpoint: Path | None
+    """Where they were loaded from; None for the policy a run starts from."""
 
     def policy(self, name: str, temperature: float, version: int | None = None) -> TokenPolicy:
         """The policy at a temperature; 0 is greedy. ``version`` is told once the weights have moved on."""
@@ -39,14 +42,34 @@ class LoadedPolicy:
         version = self.version if version is None else version
         return TokenPolicy(name, self.template, self.engine, params, section.context_tokens, version)
 
-    def learner(self, optimizer: OptimizerName) -> Learner:
-        """A fresh optimiser over the model."""
-        rl = self.config.rl
+    def learner(self) -> Learner:
+        """A fresh optimiser over the model, for imitation."""
+        config = self.config
+        return Learner(self.model, optimizer=config.sft.optimizer, temperature=config.rl.temperature)
+
+    def rl_learner(self) -> Learner:
+        """A fresh optimiser over the model, for reinforcement learning."""
+        config = self.config
         return Learner(
             self.model,
-            optimizer=optimizer,
-            temperature=rl.temperature,
+            optimizer=config.rl.optimizer,
+            temperature=config.rl.temperature,
+            aggregation=aggregation(config),
+            token_budget=config.rollout.max_action_tokens,
         )
+
+
+def make_critic(loaded: LoadedPolicy) -> Critic | None:
+    """The critic of a stage that starts from a loaded policy, if the algorithm has one.
+
+    It goes on from the critic in the policy's checkpoint, or starts as a copy of the policy.
+    """
+    if configured_algorithm(loaded.config).critic is None or loaded.checkpoint is None:
+        return None
+    critic = Critic(load_policy(loaded.checkpoint)[0], critic_settings(loaded.config))
+    if (loaded.checkpoint / CRITIC_FILE).exists():
+        load_critic(loaded.checkpoint, critic)
+    return critic
 
 
 def load_start(config: RunConfig) -> LoadedPolicy:
@@ -54,7 +77,7 @@ def load_start(config: RunConfig) -> LoadedPolicy:
     torch.set_num_threads(config.policy.threads)
     name = config.policy.model
     model, template = load_nano() if name == "nano" else load_policy(Path(name))
-    return _wrap(model, template, config, 0)
+    return _wrap(model, template, config, 0, None)
 
 
 def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
@@ -69,14 +92,16 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
         raise ConfigError(
             f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
         )
-    return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]))
+    return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]), found)
 
 
-def _wrap(model: Any, template: RoleTokenTemplate, config: RunConfig, version: int) -> LoadedPolicy:
+def _wrap(
+    model: Any, template: RoleTokenTemplate, config: RunConfig, version: int, checkpoint: Path | None
+) -> LoadedPolicy:
     engine = LocalEngine(
         model,
         template.end_id,
         slots=config.rollout.concurrency,
         context_tokens=config.policy.context_tokens,
     )
-    return LoadedPolicy(model, template, engine, config, version)
+    return LoadedPolicy(model, template, engine, config, version, checkpoint)

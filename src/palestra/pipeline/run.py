@@ -17,6 +17,7 @@ from palestra.pipeline.config import RunConfig
 from palestra.pipeline.examination import evaluate
 from palestra.pipeline.imitating import cold_start
 from palestra.pipeline.learning import gate, mine, reinforce
+from palestra.pipeline.learning_parts import check_learning
 from palestra.pipeline.load import check_config
 from palestra.pipeline.players import Players, peak_memory_mb
 from palestra.pipeline.progress import Reporter
@@ -51,12 +52,14 @@ def run_pipeline(
     """Execute ``stages`` that have not finished, in order.
 
     Raises:
+        ConfigError: there is no such stage, or settings of the learner do not fit together.
         GateFailed: a stage refuses to go on; what to do is in the message.
         UnsolvableTask: the world's oracle does not satisfy its verifier.
     """
     unknown = [name for name in stages if name not in STAGES]
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
+    check_learning(config)
     players = Players(config.policy.threads)
     workshop = Workshop(run, config, reporter, players)
     if any(run.stage_result(name) is None for name in stages):

@@ -114,6 +114,31 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
     return returns
 
 
+def gae(
+    rewards: Sequence[float], values: Sequence[float], after: float, *, gamma: float, gae_lambda: float
+) -> list[float]:
+    """Generalised advantage estimates of one attempt, over its turns or over its action tokens.
+
+    Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation",
+    equation 16: the sum over l of ``(gamma * gae_lambda)^l`` times the error ``r + gamma * V(next) - V`` of
+    the step l ahead.
+
+    Args:
+        rewards: of each step.
+        values: the critic's value of the state before each step.
+        after: its value of the state after the last step; 0.0 if the episode ended there by itself, and the
+            critic's value if a limit cut it.
+        gamma: discount per step.
+        gae_lambda: 0 trusts the critic after one step, 1 trusts what was earned.
+    """
+    advantages, ahead, following = [0.0] * len(rewards), 0.0, after
+    for step in reversed(range(len(rewards))):
+        delta = rewards[step] + gamma * following - values[step]
+        advantages[step] = ahead = delta + gamma * gae_lambda * ahead
+        following = values[step]
+    return advantages
+
+
 def anchored_zscore(
     states: Sequence[Sequence[Hashable]], returns: Sequence[Sequence[float]]
 ) -> list[list[float]]:

@@ -1,12 +1,14 @@
-"""Algorithms by name: credit, a loss and nothing else. Adding one touches this file, and its name in the
-configuration.
-"""
+"""Algorithms by name: credit, a surrogate, how tokens are averaged. Adding one touches this file only."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
 
+from palestra.errors import ConfigError
 from palestra.training.advantages import (
     batch_zscore,
     group_mean,
@@ -14,27 +16,106 @@ from palestra.training.advantages import (
     group_zscore,
     leave_one_out,
 )
-from palestra.training.credit import Credit, anchored, best_of_group, by_batch, by_group, by_turn
-from palestra.training.losses import LossFunction, clipped_policy_loss
+from palestra.training.aggregation import Aggregation
+from palestra.training.credit import Credit, anchored, best_of_group, by_batch, by_group, by_turn, returns
+from palestra.training.losses import LossFunction
+from palestra.training.segments import CreditUnit
+from palestra.training.surrogates import clipped, policy_gradient, ratio_clipped, sequence_clipped
+
+SURROGATES: Mapping[str, Callable[..., LossFunction]] = {
+    "clip": clipped,
+    "gspo": sequence_clipped,
+    "cispo": ratio_clipped,
+    "policy_gradient": policy_gradient,
+}
+"""By the name that ``loss.surrogate`` knows."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """What turns rewards into a gradient."""
 
-    credit: Credit
-    """Scored groups to an advantage per turn."""
-    make_loss: Callable[..., LossFunction]
-    """The loss, given clip, KL and entropy weights by name."""
+    credit: Callable[..., Credit] | None = None
+    """Makes the function from scored groups to an advantage per turn; None where a critic gives credit."""
+    critic: CreditUnit | None = None
+    """What a critic values: turns or tokens."""
+    gamma: float | None = None
+    """Discount per turn, or per token if the critic values tokens; None where whole attempts are compared."""
+    gae_lambda: float | None = None
+    """How far what was earned is trusted over the critic; None without one."""
+    surrogate: str = "clip"
+    """Key of ``SURROGATES``."""
+    aggregation: Aggregation = "token_mean"
+
+    def with_credit(self, *, gamma: float | None, gae_lambda: float | None) -> Algorithm:
+        """The algorithm with another discount or lambda than its own where one is given.
+
+        Raises:
+            ConfigError: the algorithm has no use for it.
+        """
+        for name, value in {"gamma": gamma, "gae_lambda": gae_lambda}.items():
+            if value is not None and getattr(self, name) is None:
+                users = ", ".join(key for key, each in ALGORITHMS.items() if getattr(each, name) is not None)
+                raise ConfigError(
+                    f"credit.{name} is {value}, but this rl.algorithm has no use for it. Leave it out; "
+                    f"those that use it are {users}."
+                )
+        return replace(
+            self,
+            gamma=self.gamma if gamma is None else gamma,
+            gae_lambda=self.gae_lambda if gae_lambda is None else gae_lambda,
+        )
+
+    def make_credit(self) -> Credit:
+        """The credit of an algorithm without a critic.
+
+        Raises:
+            ConfigError: it has a critic.
+        """
+        if self.credit is None:
+            raise ConfigError("this rl.algorithm gives credit by its critic")
+        return self.credit() if self.gamma is None else self.credit(gamma=self.gamma)
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "grpo": Algorithm(by_group(group_zscore), clipped_policy_loss),
-    "dr_grpo": Algorithm(by_group(group_mean), clipped_policy_loss),
-    "rloo": Algorithm(by_group(leave_one_out), clipped_policy_loss),
-    "reinforce_pp": Algorithm(by_batch(batch_zscore), clipped_policy_loss),
-    "reinforce_pp_baseline": Algorithm(by_batch(group_mean_batch_scale), clipped_policy_loss),
-    "raft": Algorithm(best_of_group(), clipped_policy_loss),
-    "gigpo": Algorithm(anchored(), clipped_policy_loss),
-    "turn_rloo": Algorithm(by_turn(), clipped_policy_loss),
+    "grpo": Algorithm(lambda: by_group(group_zscore)),
+    "dr_grpo": Algorithm(lambda: by_group(group_mean), aggregation="constant"),
+    "gspo": Algorithm(lambda: by_group(group_zscore), surrogate="gspo", aggregation="sequence_mean"),
+    "cispo": Algorithm(lambda: by_group(group_zscore), surrogate="cispo"),
+    "rloo": Algorithm(lambda: by_group(leave_one_out)),
+    "reinforce": Algorithm(returns, gamma=0.99, surrogate="policy_gradient"),
+    "reinforce_pp": Algorithm(lambda: by_batch(batch_zscore)),
+    "reinforce_pp_baseline": Algorithm(lambda: by_batch(group_mean_batch_scale)),
+    "raft": Algorithm(best_of_group),
+    "ppo": Algorithm(critic="turn", gamma=0.99, gae_lambda=0.95),
+    "ppo_token": Algorithm(critic="token", gamma=1.0, gae_lambda=0.95),
+    "gigpo": Algorithm(anchored, gamma=0.95),
+    "turn_rloo": Algorithm(by_turn, gamma=0.99),
 }
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name.
+
+    Raises:
+        ConfigError: there is none; the nearest name is in the message.
+    """
+    if name not in ALGORITHMS:
+        near = get_close_matches(name, ALGORITHMS, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(ALGORITHMS)}."
+        raise ConfigError(f"There is no rl.algorithm {name!r}. {hint}")
+    return ALGORITHMS[name]
+
+
+def make_surrogate(name: str, options: Mapping[str, Any]) -> LossFunction:
+    """The surrogate of that name; options that are None are its own defaults.
+
+    Raises:
+        ConfigError: it has no such option.
+    """
+    make = SURROGATES[name]
+    given = {key: value for key, value in options.items() if value is not None}
+    unused = sorted(given.keys() - inspect.signature(make).parameters.keys())
+    if unused:
+        raise ConfigError(f"loss.{unused[0]} has no effect with the surrogate {name!r}; leave it out.")
+    return make(**given)

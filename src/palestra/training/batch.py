@@ -36,6 +36,8 @@ class MicroBatch:
     """(action tokens,) the ids themselves."""
     sampled_logprobs: Tensor
     """(action tokens,)"""
+    old_logprobs: Tensor
+    """(action tokens,)"""
     advantages: Tensor
     """(action tokens,)"""
     indices: tuple[int, ...]
@@ -76,6 +78,7 @@ def _check(segment: Segment) -> None:
         "action_mask": len(segment.action_mask),
         "sampled_logprobs": len(segment.sampled_logprobs),
         "advantages": len(segment.advantages),
+        "old_logprobs": len(segment.old_logprobs or segment.ids),
     }
     if len(set(lengths.values())) != 1:
         raise ConfigError(f"segment of {segment.trajectory_id}: lengths differ: {lengths}")
@@ -86,15 +89,17 @@ def _check(segment: Segment) -> None:
 def _tensors(segments: Sequence[Segment], indices: Sequence[int], pad_id: int) -> MicroBatch:
     width = len(segments[indices[0]].ids)
     ids = torch.full((len(indices), width), pad_id)
-    rows, positions, logprobs, advantages = [], [], [], []
+    rows, positions, sampled, old, advantages = [], [], [], [], []
     for row, index in enumerate(indices):
         segment = segments[index]
         ids[row, : len(segment.ids)] = torch.tensor(segment.ids)
+        before = segment.old_logprobs or segment.sampled_logprobs
         for position, trained in enumerate(segment.action_mask):
             if trained:
                 rows.append(row)
                 positions.append(position)
-                logprobs.append(segment.sampled_logprobs[position])
+                sampled.append(segment.sampled_logprobs[position])
+                old.append(before[position])
                 advantages.append(segment.advantages[position])
     at_row, at = torch.tensor(rows, dtype=torch.long), torch.tensor(positions, dtype=torch.long)
     return MicroBatch(
@@ -102,7 +107,8 @@ def _tensors(segments: Sequence[Segment], indices: Sequence[int], pad_id: int) -
         rows=at_row,
         before=at - 1,
         targets=ids[at_row, at],
-        sampled_logprobs=torch.tensor(logprobs),
+        sampled_logprobs=torch.tensor(sampled),
+        old_logprobs=torch.tensor(old),
         advantages=torch.tensor(advantages),
         indices=tuple(indices),
     )

@@ -1,9 +1,9 @@
 """Checkpoints: everything from which training goes on as if it had never stopped.
 
-A folder holds the weights and the optimiser's state as safetensors and the rest (update count,
-curriculum, policy version) as JSON; nothing is pickled. It is filled aside and renamed, so a folder that
-exists is whole. No generator state is needed: every random choice is a function of the run's seed and the
-update's number.
+A folder holds the weights, the optimiser's state and the critic, if any, as safetensors and the rest
+(update count, curriculum, policy version) as JSON; nothing is pickled. It is filled aside and renamed, so a
+folder that exists is whole. No generator state is needed: every random choice is a function of the run's
+seed and the update's number.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from torch import Tensor
 from palestra.errors import StoreError
 from palestra.policy.nano import save_policy
 from palestra.store import write_folder
+from palestra.training.critic import Critic
 from palestra.training.learner import Learner
 
+CRITIC_FILE = "critic.safetensors"
+"""Beside the policy's weights, of algorithms that have a critic."""
 
-def save_checkpoint(folder: Path, learner: Learner, template: Any, state: Mapping[str, Any]) -> None:
-    """Write weights, optimiser and ``state`` (plain JSON values) as ``folder``, whole or not at all.
+
+def save_checkpoint(
+    folder: Path, learner: Learner, template: Any, state: Mapping[str, Any], critic: Critic | None = None
+) -> None:
+    """Write weights, optimiser, critic and ``state`` (plain JSON values) as ``folder``, whole or not at all.
 
     Raises:
         StoreError: the folder could not be written; an earlier one is intact.
@@ -35,6 +41,8 @@ def save_checkpoint(folder: Path, learner: Learner, template: Any, state: Mappin
     def fill(target: Path) -> None:
         save_policy(target, learner.model, template)
         save_file(_optimizer_tensors(learner), target / "optimizer.safetensors")
+        if critic is not None:
+            save_file(critic.tensors(), target / CRITIC_FILE)
         (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     try:
@@ -43,8 +51,8 @@ def save_checkpoint(folder: Path, learner: Learner, template: Any, state: Mappin
         raise StoreError(f"checkpoint {folder} cannot be written: {error}") from error
 
 
-def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
-    """Put a checkpoint's weights and optimiser into ``learner`` and return its state.
+def load_checkpoint(folder: Path, learner: Learner, critic: Critic | None = None) -> dict[str, Any]:
+    """Put a checkpoint's weights and optimiser into ``learner``, and its critic into ``critic``; its state.
 
     Raises:
         StoreError: the folder is missing, torn, or of another model.
@@ -55,16 +63,27 @@ def load_checkpoint(folder: Path, learner: Learner) -> dict[str, Any]:
         tensors = load_file(folder / "optimizer.safetensors")
         _load_weights(learner.model, weights)
         _restore_optimizer(learner, tensors)
+        if critic is not None:
+            load_critic(folder, critic)
     except (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError) as error:
         raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
     return state
 
 
-def load_newest(folder: Path, learner: Learner) -> dict[str, Any] | None:
+def load_critic(folder: Path, critic: Critic) -> None:
+    """Put a checkpoint's critic into ``critic``.
+
+    Raises:
+        OSError, KeyError, RuntimeError, SafetensorError: it is missing, torn, or of another model.
+    """
+    critic.load(load_file(folder / CRITIC_FILE))
+
+
+def load_newest(folder: Path, learner: Learner, critic: Critic | None = None) -> dict[str, Any] | None:
     """Load the newest checkpoint that is whole, warning of any that is not; None if there is none."""
     for path in checkpoints(folder):
         try:
-            return load_checkpoint(path, learner)
+            return load_checkpoint(path, learner, critic)
         except StoreError as error:
             warnings.warn(f"skipped: {error}", stacklevel=2)
     return None

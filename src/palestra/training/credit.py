@@ -12,6 +12,7 @@ from palestra.training.advantages import (
     Advantages,
     Rewards,
     anchored_zscore,
+    batch_zscore,
     best_success,
     discounted_returns,
     group_zscore,
@@ -88,6 +89,26 @@ def by_turn(*, gamma: float = 0.99) -> Credit:
         return turn_leave_one_out(returns) if len(returns) > 1 else [[0.0] * len(each) for each in returns]
 
     return of_each(lambda group: _of_scored(group, of_turns))
+
+
+def returns(*, gamma: float = 0.99) -> Credit:
+    """REINFORCE: each turn's discounted return, as a z-score among all turns of the batch.
+
+    Williams 1992, "Simple Statistical Gradient-Following Algorithms", with the batch's mean as baseline.
+    """
+
+    def credit(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+        found = [
+            _of_scored(group, lambda scored: [_returns(each, gamma) for each in scored]) for group in groups
+        ]
+        flat = [value for group in found for each in group if each is not None for value in each]
+        scaled = iter(batch_zscore([flat])[0])
+        return [
+            [None if each is None else [next(scaled) or 0.0 for _ in each] for each in group]
+            for group in found
+        ]
+
+    return credit
 
 
 def _of_scored(

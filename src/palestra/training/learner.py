@@ -1,8 +1,8 @@
 """The learner: segments and a loss function in, one optimiser step and metrics out.
 
-It knows no algorithm by name. The loss is the sum over action tokens divided by the *global* count of
-action tokens, so the gradient does not depend on how rows fall into micro-batches. Logits are computed at
-action positions only.
+It knows no algorithm by name. What each action token counts is settled over all rows of a step, so the
+gradient does not depend on how they fall into micro-batches, or onto processes if torch.distributed runs
+several. Logits are computed at action positions only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from palestra.errors import ConfigError
+from palestra.training.aggregation import Aggregation, row_weights
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.losses import LossFunction, TokenTerms
 from palestra.training.muon import Muon
 from palestra.training.prefix import hidden_states
+from palestra.training.ranks import add_gradients, add_numbers, own_share
 from palestra.types import Segment
 
 OptimizerName = Literal["adamw", "muon"]
@@ -45,6 +47,8 @@ class Learner:
         max_gradient_norm: float = 1.0,
         micro_batch_tokens: int = 4096,
         temperature: float = 1.0,
+        aggregation: Aggregation = "token_mean",
+        token_budget: int = 1,
     ) -> None:
         """Train ``model``.
 
@@ -54,11 +58,14 @@ class Learner:
             max_gradient_norm: gradients are scaled down to this norm.
             micro_batch_tokens: padded tokens per forward pass; bounds memory.
             temperature: of the sampler, so that log-probabilities are those of the same distribution.
+            aggregation: how tokens are averaged, see ``row_weights``.
+            token_budget: action tokens an episode may have, which ``constant`` divides by.
         """
         self.model = model
         self.optimizers = make_optimizers(model, optimizer)
         self._max_norm, self._micro_batch_tokens = max_gradient_norm, micro_batch_tokens
         self._temperature = temperature
+        self._aggregation, self._token_budget = aggregation, token_budget
 
     def update(
         self, segments: Sequence[Segment], loss: LossFunction, learning_rate: float, reference: Any = None
@@ -67,32 +74,60 @@ class Learner:
 
         Args:
             segments: rows with at least one action token among them.
-            loss: summed over tokens.
+            loss: a value per action token.
             learning_rate: of this step.
             reference: frozen model for ``reference_logprobs``; None to leave them out.
 
         Returns:
-            Token means of the loss's metrics, ``loss/total``, ``gradient/norm`` and token counts.
+            Token means of the loss's metrics, ``loss/total`` as aggregated, ``gradient/norm`` and counts.
 
         Raises:
             ConfigError: nothing to train on.
             FloatingPointError: the gradient is not finite; the weights are left as they were.
         """
-        count = sum(sum(segment.action_mask) for segment in segments)
-        if count == 0:
+        segments = [segment for segment in segments if any(segment.action_mask)]
+        if not segments:
             raise ConfigError(
                 "no action token in the batch: every label is masked, so nothing can be learned"
             )
-        segments = [segment for segment in segments if any(segment.action_mask)]
+        weights = row_weights(segments, self._aggregation, self._token_budget)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
-        for batch in make_micro_batches(segments, self._micro_batch_tokens):
-            terms = self._terms(batch, reference)
-            total, metrics = loss(terms)
-            torch.autograd.backward(total / count)
+        for batch in own_share(make_micro_batches(segments, self._micro_batch_tokens)):
+            values, metrics = loss(self._terms(batch, reference))
+            total = (values * torch.tensor([weights[index] for index in batch.indices])[batch.rows]).sum()
+            torch.autograd.backward(total)
             for name, value in {"loss/total": total.detach(), **metrics}.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+                sums[name] = sums.get(name, 0.0) + float(value.sum())
+        add_gradients(self.model)
+        sums = add_numbers(sums)
+        norm = self._step(learning_rate)
+        count = sum(sum(segment.action_mask) for segment in segments)
+        means = {name: value / count for name, value in sums.items() if name != "loss/total"}
+        return means | {
+            "loss/total": sums["loss/total"],
+            "gradient/norm": norm,
+            "tokens/trained": float(count),
+            "learning_rate": learning_rate,
+        }
+
+    def logprobs(self, model: Any, segments: Sequence[Segment]) -> list[tuple[float, ...]]:
+        """Of each row, the log-probabilities under ``model``: one an id, 0.0 where it is not an action's."""
+        found = [[0.0] * len(segment.ids) for segment in segments]
+        for batch in make_micro_batches(segments, self._micro_batch_tokens):
+            if not len(batch.rows):
+                continue
+            with torch.no_grad():
+                picked = pick(self._distribution(model, batch), batch.targets)
+            for row, before, value in zip(
+                batch.rows.tolist(), batch.before.tolist(), picked.tolist(), strict=True
+            ):
+                found[batch.indices[row]][before + 1] = value
+        return [tuple(row) for row in found]
+
+    def _step(self, learning_rate: float) -> float:
+        """Clip the gradient and take the step; the gradient's norm before it was clipped."""
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm))
         if not math.isfinite(norm):
             self.model.zero_grad(set_to_none=True)
@@ -101,8 +136,7 @@ class Learner:
             optimizer.param_groups[0]["lr"] = learning_rate
             optimizer.step()
         self.model.eval()
-        means = {name: value / count for name, value in sums.items()}
-        return means | {"gradient/norm": norm, "tokens/trained": float(count), "learning_rate": learning_rate}
+        return norm
 
     def _terms(self, batch: MicroBatch, reference: Any) -> TokenTerms:
         distribution = self._distribution(self.model, batch)
@@ -112,10 +146,12 @@ class Learner:
                 reference_logprobs = pick(self._distribution(reference, batch), batch.targets)
         return TokenTerms(
             policy_logprobs=pick(distribution, batch.targets),
+            old_logprobs=batch.old_logprobs,
             sampled_logprobs=batch.sampled_logprobs,
             reference_logprobs=reference_logprobs,
             advantages=batch.advantages,
             distribution=distribution,
+            rows=batch.rows,
         )
 
     def _distribution(self, model: Any, batch: MicroBatch) -> Tensor:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from palestra.errors import GateFailed
-from palestra.training.algorithms import Algorithm
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
+from palestra.training.credit import Credit
+from palestra.training.kl_reward import subtract_kl
 from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.metrics import summarize_groups
 from palestra.training.segments import make_segment
@@ -39,7 +41,8 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         parts.run.write_groups(settings.stage, f"update-{update}", groups)
         parts.observe(groups)
         metrics = summarize_groups(groups)
-        segments = advantage_segments(groups, parts.algorithm, settings.negative_weight)
+        segments, credit_metrics = _credited(groups, settings, parts)
+        metrics |= credit_metrics
         if segments:
             metrics |= _learn(segments, update, settings, parts)
         updated = time.perf_counter()
@@ -59,17 +62,30 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         parts.report(update, settings.updates, metrics)
 
 
+def _credited(
+    groups: Sequence[TrajectoryGroup], settings: LoopSettings, parts: LoopParts
+) -> tuple[list[Segment], dict[str, float]]:
+    """Rows with their advantages, ready for the loss, and metrics of credit."""
+    if settings.kl_in_reward and parts.reference is not None:
+        groups = subtract_kl(groups, parts.learner, parts.reference, parts.controls.kl_weight)
+    segments, metrics = parts.make_rows(groups)
+    if settings.recompute:
+        found = parts.learner.logprobs(parts.learner.model, segments)
+        segments = [replace(row, old_logprobs=old) for row, old in zip(segments, found, strict=True)]
+    return segments, metrics
+
+
 def _learn(
     segments: Sequence[Segment], update: int, settings: LoopSettings, parts: LoopParts
 ) -> dict[str, float]:
-    """One pass over the batch in minibatches, an optimiser step each; metrics weighted by their tokens."""
-    order = list(segments)
-    random.Random(sampling_seed(settings.seed, f"{settings.stage}/{update}/order")).shuffle(order)
-    size = -(-len(order) // settings.minibatches)
+    """Passes over the batch in minibatches, an optimiser step each; metrics weighted by their tokens."""
+    controls = parts.controls
+    weights = {"kl": controls.kl_weight, "entropy": controls.entropy_weight}
+    loss = parts.make_loss(0.0 if settings.kl_in_reward else weights["kl"], weights["entropy"])
     rate, sums, tokens = learning_rate_at(update, settings), dict[str, float](), 0.0
-    for start in range(0, len(order), size):
+    for rows in minibatches(segments, update, settings):
         try:
-            values = parts.learner.update(order[start : start + size], parts.loss, rate, parts.reference)
+            values = parts.learner.update(rows, loss, rate, parts.reference)
         except FloatingPointError as error:
             raise GateFailed(
                 f"{settings.stage} update {update}: {error}. Start a new run with a lower "
@@ -79,11 +95,23 @@ def _learn(
         tokens += count
         for name, value in values.items():
             sums[name] = sums.get(name, 0.0) + value * count
-    return {name: value / tokens for name, value in sums.items()} | {"tokens/trained": tokens}
+    metrics = {name: value / tokens for name, value in sums.items()} | {"tokens/trained": tokens}
+    controls.observe(metrics)
+    return metrics | {f"policy/{name}_weight": value for name, value in weights.items()}
+
+
+def minibatches(segments: Sequence[Segment], update: int, settings: LoopSettings) -> Iterator[list[Segment]]:
+    """Every pass goes over all rows, in an order of its own."""
+    order, size = list(segments), -(-len(segments) // settings.minibatches)
+    shuffler = random.Random(sampling_seed(settings.seed, f"{settings.stage}/{update}/order"))
+    for _ in range(settings.epochs):
+        shuffler.shuffle(order)
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
 
 
 def advantage_segments(
-    groups: Sequence[TrajectoryGroup], algorithm: Algorithm, negative_weight: float = 1.0
+    groups: Sequence[TrajectoryGroup], credit: Credit, negative_weight: float = 1.0
 ) -> list[Segment]:
     """Rows of every attempt with an advantage; those without, such as a group without spread, cost nothing.
 
@@ -91,7 +119,7 @@ def advantage_segments(
     little from each of them and is unsettled by all.
     """
     segments: list[Segment] = []
-    for group, credited in zip(groups, algorithm.credit(groups), strict=True):
+    for group, credited in zip(groups, credit(groups), strict=True):
         for trajectory, advantages in zip(group.trajectories, credited, strict=True):
             if advantages is None or trajectory.stop_reason is StopReason.env_error:
                 continue
@@ -126,17 +154,19 @@ def _save(
             metrics[name] for name in ("validation/success", "validation/reward") if name in metrics
         ],
         "curriculum": parts.curriculum_state(),
+        "controls": parts.controls.state(),
     }
-    save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state)
+    save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state, parts.critic)
     keep_checkpoints(folder, KEPT_CHECKPOINTS)
 
 
 def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
     """Load the newest checkpoint and drop metrics past it; the update it was taken after, or 0."""
-    state = load_newest(folder, parts.learner)
+    state = load_newest(folder, parts.learner, parts.critic)
     update = 0
     if state is not None:
         update = int(state["update"])
         parts.load_curriculum(state["curriculum"])
+        parts.controls.load(state["controls"])
     parts.run.keep_metrics(lambda row: row.get("stage") != settings.stage or row.get("update", 0) <= update)
     return update

@@ -8,10 +8,14 @@ from typing import Any
 
 from palestra.policy.local import LocalEngine
 from palestra.store import RunFolder
-from palestra.training.algorithms import Algorithm
+from palestra.training.controls import Controls
+from palestra.training.critic import Critic
 from palestra.training.learner import Learner
 from palestra.training.losses import LossFunction
-from palestra.types import Task, TrajectoryGroup
+from palestra.types import Segment, Task, TrajectoryGroup
+
+RowMaker = Callable[[Sequence[TrajectoryGroup]], tuple[list[Segment], dict[str, float]]]
+"""Scored groups to rows with advantages, and metrics."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,13 @@ class LoopSettings:
     last_rate: float
     """Learning rate, linear from first to last."""
     minibatches: int
-    """Optimiser steps per batch of episodes, each on its own part of them."""
-    negative_weight: float
-    """Scales the advantages of attempts that are worse than their group."""
+    """Optimiser steps per pass over a batch of episodes, each on its own part of them."""
+    epochs: int
+    """Passes over a batch."""
+    kl_in_reward: bool
+    """Whether the distance to the reference is a cost of turns; else it is a term of the loss."""
+    recompute: bool
+    """Whether the learner works out its own log-probabilities before the first step, to weigh a mismatch."""
     checkpoint_every: int
     seed: int
 
@@ -45,8 +53,13 @@ class LoopParts:
     template: Any
     reference: Any
     """Frozen model that the KL is measured to."""
-    algorithm: Algorithm
-    loss: LossFunction
+    make_rows: RowMaker
+    """An update's groups to rows with advantages, and metrics of credit."""
+    critic: Critic | None
+    """Kept in checkpoints; None without one."""
+    make_loss: Callable[[float, float], LossFunction]
+    """Weights of KL and entropy to the loss."""
+    controls: Controls
     play: Callable[[int, Sequence[Task], int, str, int], list[TrajectoryGroup]]
     """Policy version, tasks, attempts at each, name and seed of a collection to its scored groups."""
     pick_tasks: Callable[[int], list[Task]]

@@ -1,7 +1,8 @@
-"""Losses over action tokens. Pure functions: each returns a *sum*, which the learner divides once.
+"""Losses over action tokens. Pure functions: each returns one value a token, which the learner weighs.
 
-All tensors are flat, one entry per action token of a micro-batch. The division by the global count of
-trainable tokens happens in the learner, so that micro-batches of any size give the same gradient.
+A policy loss is a surrogate, which turns a ratio and an advantage into a value, with a KL term, an entropy
+term and a weight for the mismatch of sampler and learner around it. All tensors are flat, one entry per
+action token of a micro-batch; how tokens are averaged is the business of ``aggregation``.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-_MAX_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
+"""Nats: a ratio beyond it says no more than that the policies differ."""
 _MAX_K3_LOG_RATIO = 5.0
 
 
@@ -22,62 +23,78 @@ class TokenTerms:
 
     policy_logprobs: Tensor
     """Under the weights being trained, at the sampling temperature; carries the gradient."""
+    old_logprobs: Tensor
+    """Under the learner's weights before the batch's first step, which ratios are taken to."""
     sampled_logprobs: Tensor
-    """Under the weights that sampled."""
+    """As the sampler recorded them; the same numbers unless sampler and learner compute differently."""
     reference_logprobs: Tensor | None
     """Under the frozen reference policy; None where none is used."""
     advantages: Tensor
     """Per token."""
     distribution: Tensor
     """(action tokens, vocabulary) log-probabilities that ``policy_logprobs`` were picked from."""
+    rows: Tensor
+    """Row of each token; a row's action tokens are all here."""
 
 
-LossSums = tuple[Tensor, dict[str, Tensor]]
-"""The loss summed over tokens, and metrics summed over tokens."""
-LossFunction = Callable[[TokenTerms], LossSums]
+TokenValues = tuple[Tensor, dict[str, Tensor]]
+"""A value per token, and metrics per token."""
+LossFunction = Callable[[TokenTerms], TokenValues]
 
 
-def imitation_loss(terms: TokenTerms) -> LossSums:
+def imitation_loss(terms: TokenTerms) -> TokenValues:
     """Cross-entropy of the actions, weighted by their advantage (1 for a demonstration)."""
-    loss = -(terms.policy_logprobs * terms.advantages).sum()
-    return loss, {"policy/entropy": entropy(terms.distribution.detach()).sum()}
+    loss = -(terms.policy_logprobs * terms.advantages)
+    return loss, {"policy/entropy": entropy(terms.distribution.detach())}
 
 
-def clipped_policy_loss(
-    *, clip_low: float = 0.2, clip_high: float = 0.28, kl_weight: float = 0.02, entropy_weight: float = 0.0
+def policy_loss(
+    surrogate: LossFunction,
+    *,
+    kl_weight: float = 0.02,
+    entropy_weight: float = 0.0,
+    mismatch_cap: float | None = None,
 ) -> LossFunction:
-    """PPO's clipped surrogate with a KL penalty to the reference, as GRPO uses it.
+    """A surrogate with a KL penalty to the reference and an entropy bonus.
 
-    Schulman et al. 2017, equation 7; asymmetric clip as in DAPO (Yu et al. 2025); the KL as a k3 loss as in
-    DeepSeekMath (Shao et al. 2024, equation 4).
+    The KL is a k3 loss as in DeepSeekMath (Shao et al. 2024, equation 4). The weight for the mismatch is
+    truncated importance sampling (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training").
 
     Args:
-        clip_low: ratios below ``1 - clip_low`` stop mattering for negative advantages.
-        clip_high: ratios above ``1 + clip_high`` stop mattering for positive ones.
+        surrogate: from ``surrogates``.
         kl_weight: weight of the k3 distance from the reference.
         entropy_weight: weight of the entropy bonus.
+        mismatch_cap: each token is weighed by the learner's old probability over the sampler's, at most this;
+            None takes the sampler at its word.
     """
 
-    def loss(terms: TokenTerms) -> LossSums:
-        log_ratio = (terms.policy_logprobs - terms.sampled_logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-        ratio = log_ratio.exp()
-        plain = ratio * terms.advantages
-        clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * terms.advantages
-        spread = entropy(terms.distribution if entropy_weight else terms.distribution.detach()).sum()
-        total = -torch.minimum(plain, clipped).sum() - entropy_weight * spread
-        sums = {
+    def loss(terms: TokenTerms) -> TokenValues:
+        values, metrics = surrogate(terms)
+        if mismatch_cap is not None:
+            weights = bounded_ratio(terms.old_logprobs, terms.sampled_logprobs).clamp(max=mismatch_cap)
+            values = values * weights
+            metrics["policy/mismatch_weight"] = weights
+        spread = entropy(terms.distribution if entropy_weight else terms.distribution.detach())
+        metrics |= {
             "policy/entropy": spread.detach(),
-            "policy/clip_fraction": (clipped < plain).detach().sum(),
-            "policy/kl_sampled": k3(terms.policy_logprobs.detach(), terms.sampled_logprobs).sum(),
-            "loss/policy": total.detach(),
+            "policy/kl_sampled": k3(terms.policy_logprobs.detach(), terms.sampled_logprobs),
+            "loss/policy": values.detach(),
         }
+        if entropy_weight:
+            values = values - entropy_weight * spread
         if terms.reference_logprobs is not None:
-            distance = k3(terms.policy_logprobs, terms.reference_logprobs).sum()
-            sums["policy/kl_reference"] = distance.detach()
-            total = total + kl_weight * distance
-        return total, sums
+            distance = k3(terms.policy_logprobs, terms.reference_logprobs)
+            metrics["policy/kl_reference"] = distance.detach()
+            values = values + kl_weight * distance
+        return values, metrics
 
     return loss
+
+
+def bounded_ratio(logprobs: Tensor, base_logprobs: Tensor) -> Tensor:
+    """Per token, the probability over that of a base; the log-ratio is bounded."""
+    return (logprobs - base_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def k3(policy_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from palestra.errors import ConfigError
 from palestra.policy import ChatTemplate
 from palestra.types import Message, Segment, Trajectory, Turn
 
+CreditUnit = Literal["turn", "token"]
+"""What gets an advantage of its own."""
 
-def make_segment(trajectory: Trajectory, advantages: Sequence[float]) -> Segment:
+
+def make_segment(trajectory: Trajectory, advantages: Sequence[float] | Sequence[Sequence[float]]) -> Segment:
     """The token row of an append-only episode.
 
     Args:
         trajectory: an episode with sampled ids.
-        advantages: one a turn; every action token of a turn gets the turn's.
+        advantages: one a turn, which every action token of the turn gets; or one a token of each turn.
 
     Raises:
         ConfigError: a turn has no sampled ids, or not one log-probability per id, or no advantage.
@@ -42,8 +46,31 @@ def make_segment(trajectory: Trajectory, advantages: Sequence[float]) -> Segment
         ids += turn.action_ids + observed
         mask += [True] * len(turn.action_ids) + [False] * len(observed)
         logprobs += [*turn.sampled_logprobs, *(0.0 for _ in observed)]
-        per_token += [advantages[index]] * len(turn.action_ids) + [0.0] * len(observed)
+        given = advantages[index]
+        per_token += [given] * len(turn.action_ids) if isinstance(given, float | int) else given
+        per_token += [0.0] * len(observed)
     return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), tuple(per_token))
+
+
+def state_segment(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = False) -> Segment:
+    """The token row whose mask marks the token after each state that a critic is to value.
+
+    Args:
+        trajectory: an episode with sampled ids.
+        unit: a ``turn``'s state ends where its action begins; a ``token``'s ends before that token.
+        cut: also mark the state that the episode was cut in, which ends with its last reply. As nothing comes
+            after it, a token that stands for nothing is appended.
+    """
+    ids, marks = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids)
+    for turn in trajectory.turns:
+        later = [unit == "token"] * (len(turn.action_ids) - 1)
+        ids += turn.action_ids + turn.observation_ids
+        marks += [True, *later] + [False] * len(turn.observation_ids)
+    if cut:
+        ids.append(0)
+        marks.append(True)
+    zeros = (0.0,) * len(ids)
+    return Segment(trajectory.id, tuple(ids), tuple(marks), zeros, zeros)
 
 
 def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Trajectory:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from palestra.errors import ConfigError
 from palestra.training.learner import Learner
 from palestra.training.losses import imitation_loss
-from palestra.types import Segment
+from palestra.types import Segment, Trajectory
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,14 @@ class SftSettings:
     seed: int
 
 
+def imitation_weights(trajectory: Trajectory) -> list[float]:
+    """One weight a turn of a demonstration: 0 for an action that was refused or repeated, else 1.
+
+    A mistake is read and not learned, so what is learned from it is the action that comes after.
+    """
+    return [float(turn.facts.valid and not turn.facts.repeated) for turn in trajectory.turns]
+
+
 def supervised_share(segments: Sequence[Segment]) -> float:
     """Share of tokens that are trained on.
 
@@ -34,11 +42,12 @@ def supervised_share(segments: Sequence[Segment]) -> float:
         ConfigError: none is, so the loss would be 0 and the run would look fine.
     """
     total = sum(len(segment.ids) for segment in segments)
-    trained = sum(sum(segment.action_mask) for segment in segments)
+    trained = sum(advantage != 0 for segment in segments for advantage in segment.advantages)
     if trained == 0:
         raise ConfigError(
-            f"None of {total} tokens in {len(segments)} demonstrations is an action token: the chat template "
-            "masks every label. Check that the demonstrations have turns and that the template renders them."
+            f"None of {total} tokens in {len(segments)} demonstrations would be learned: the chat template "
+            "masks every label, or every turn was refused. Check that the demonstrations have right turns "
+            "and that the template renders them."
         )
     return trained / total
 

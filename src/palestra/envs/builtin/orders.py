@@ -1,6 +1,6 @@
 """Orders: settle a ticket in a small shop, where only the records tell what is right.
 
-The one surprising choice: one word in a look-up, dear, makes a refund wrong and an escalation right.
+Surprising: one word, dear, turns a refund into an escalation; records that a ticket is not about stay closed.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
 from palestra.envs.builtin import words
 
-KINDS = ("parcel_not_arrived", "double_charge", "broken", "changed_mind", "wrong_item")
+KINDS = ("double_charge", "parcel_not_arrived", "broken", "wrong_item", "changed_mind")
 PLACES = {"in transit": "wait", "delivered": "escalated", "lost": "replaced"}
 CHARGES = {"once": "refused", "twice": "refunded"}
-PRICES, WINDOW, FEE = {"cheap": (12, 99), "dear": (140, 490)}, 14, 5
+PRICES, STOCK, WINDOW, FEE = {"cheap": (12, 99), "dear": (140, 490)}, ("none", "none", "3", "7"), 14, 5
 
 
 class Order(NamedTuple):
@@ -27,7 +27,7 @@ class Order(NamedTuple):
     place: str
     day: int
     charged: str
-    stock: int
+    stock: str
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Ticket(Case):
         }.get(kind, (call("check_policy", order_id=at, kind=kind), wish))
         looks = [call("find_orders", customer=name)] * self.by_name + [call("get_order", order_id=at), look]
         looks += [call("check_stock", item=order.item)] * (verdict == "replaced")
-        verdict = "refunded" if verdict == "replaced" and not order.stock else verdict
+        verdict = "refunded" if verdict == "replaced" and order.stock == "none" else verdict
         reason = "missing" if verdict == "escalated" else "amount"
         verdict = "escalated" if verdict == "refunded" and order.price == "dear" else verdict
         deeds = {"replaced": [call("replace", order_id=at, item=order.item)]}
@@ -75,7 +75,7 @@ lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, 
         for (number, parcel), item in zip(words.number_pairs(rng, len(goods)), goods, strict=True):
             price, charged = rng.choice(("cheap", "cheap", "dear")), rng.choice([*CHARGES, "twice"])
             place = rng.choice([*PLACES, "lost"]) if kind in KINDS[:2] else "delivered"
-            paid, day, stock = rng.randint(*PRICES[price]), rng.randint(1, 20), max(rng.randint(-8, 9), 0)
+            paid, day, stock = rng.randint(*PRICES[price]), rng.randint(1, 20), rng.choice(STOCK)
             orders.append(Order(number, item, price, paid, f"P{parcel}", place, day, charged, stock))
         order, by_name = rng.choice(orders), kind != "wrong_item" and rng.random() < (difficulty - 1) / 2
         received = order.item if kind == "wrong_item" and rng.random() < 0.25 else other
@@ -87,7 +87,9 @@ lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, 
         came = f", a {state.received} came" if state.kind == "wrong_item" else ""
         return f"Ticket from {state.customer}: {about}, {state.kind.replace('_', ' ')}{came}."
 
-    def _order(self, word: str) -> Order:
+    def _order(self, word: str, *kinds: str) -> Order:
+        if kinds and self.state.kind not in kinds:
+            raise ToolError(f"the ticket says {self.state.kind.replace('_', ' ')}")
         for order in self.state.orders:
             if word in (order.id, order.parcel, order.item):
                 return order
@@ -107,14 +109,12 @@ lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, 
     @tool
     def track(self, parcel: str) -> str:
         """Where a parcel is."""
-        return f"parcel {parcel}: {self._order(parcel).place}"
+        return f"parcel {parcel}: {self._order(parcel, 'parcel_not_arrived').place}"
 
     @tool
     def check_policy(self, order_id: str, kind: Literal["broken", "changed_mind", "wrong_item"]) -> str:
         """Return rules."""
-        order, said = self._order(order_id), self.state.kind
-        if kind != said:
-            raise ToolError(f"the ticket says {said.replace('_', ' ')}")
+        order = self._order(order_id, kind)
         closed = order.day > WINDOW or order.item == self.state.received
         offer = f"open, {order.price}, refund {order.paid - FEE}" if kind == "changed_mind" else "open"
         return f"day {order.day} of {WINDOW}, {'closed' if closed else offer}"
@@ -122,12 +122,12 @@ lost, broken, wrong: check_stock, replace or else refund. closed: refuse. dear, 
     @tool
     def check_stock(self, item: str) -> str:
         """Pieces left."""
-        return f"{item}: {(order := self._order(item)).stock or 'none'} in stock, {order.price}"
+        return "{0.item}: {0.stock} in stock, {0.price}".format(self._order(item, *KINDS[1:4]))
 
     @tool
     def get_payments(self, order_id: str) -> str:
         """Charges made."""
-        return "order {0.id}: charged {0.charged}, {0.price}".format(self._order(order_id))
+        return "order {0.id}: charged {0.charged}, {0.price}".format(self._order(order_id, "double_charge"))
 
     @tool
     def refund(self, order_id: str, amount: int) -> str:

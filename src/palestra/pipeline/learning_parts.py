@@ -1,0 +1,96 @@
+"""From the configuration to the pieces of learning: credit, loss, how tokens are averaged.
+
+All of them are made once before a run starts, so that what does not fit together is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from palestra.errors import ConfigError
+from palestra.pipeline.config import CriticConfig, RunConfig
+from palestra.training import (
+    Aggregation,
+    Algorithm,
+    Critic,
+    CriticCredit,
+    CriticSettings,
+    LossFunction,
+    RowMaker,
+    advantage_segments,
+    find_algorithm,
+    make_surrogate,
+    policy_loss,
+)
+
+
+def check_learning(config: RunConfig) -> None:
+    """Refuse settings of ``rl``, ``credit`` and ``loss`` that do not fit together or would do nothing.
+
+    Raises:
+        ConfigError: names the key and what to do.
+    """
+    algorithm, loss = configured_algorithm(config), config.loss
+    make_loss(config)
+    if algorithm.critic is None and config.critic != CriticConfig():
+        raise ConfigError(
+            f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
+        )
+    if loss.kl_target is not None and not loss.kl_weight:
+        raise ConfigError("loss.kl_target moves loss.kl_weight, which is 0: give it a weight to start from.")
+    if loss.kl_target is not None and loss.kl_in == "reward":
+        raise ConfigError("loss.kl_target needs loss.kl_in=loss: only there the distance is measured.")
+
+
+def configured_algorithm(config: RunConfig) -> Algorithm:
+    """The algorithm with what the configuration changes in its credit."""
+    section = config.credit
+    return find_algorithm(config.rl.algorithm).with_credit(gamma=section.gamma, gae_lambda=section.gae_lambda)
+
+
+def make_rows(config: RunConfig, critic: Critic | None) -> RowMaker:
+    """What makes token rows with advantages of an update's groups."""
+    algorithm, weight = configured_algorithm(config), config.credit.negative_weight
+    if critic is None:
+        credit = algorithm.make_credit()
+        return lambda groups: (advantage_segments(groups, credit, weight), {})
+    return CriticCredit(
+        critic,
+        unit=algorithm.critic or "turn",
+        gamma=1.0 if algorithm.gamma is None else algorithm.gamma,
+        gae_lambda=1.0 if algorithm.gae_lambda is None else algorithm.gae_lambda,
+        warmup=config.critic.warmup,
+        negative_weight=weight,
+    )
+
+
+def critic_settings(config: RunConfig) -> CriticSettings:
+    """How the configured critic learns."""
+    section = config.critic
+    return CriticSettings(
+        learning_rate=section.learning_rate,
+        epochs=section.epochs,
+        minibatches=config.rl.minibatches,
+        value_clip=section.value_clip,
+        seed=config.seed,
+    )
+
+
+def make_loss(config: RunConfig) -> Callable[[float, float], LossFunction]:
+    """The algorithm's loss, given the weights of KL and entropy."""
+    section = config.loss
+    surrogate = make_surrogate(
+        section.surrogate or find_algorithm(config.rl.algorithm).surrogate,
+        {"clip_low": section.clip_low, "clip_high": section.clip_high, "dual_clip": section.dual_clip},
+    )
+    return lambda kl_weight, entropy_weight: policy_loss(
+        surrogate,
+        kl_weight=kl_weight,
+        entropy_weight=entropy_weight,
+        mismatch_cap=section.mismatch_cap,
+    )
+
+
+def aggregation(config: RunConfig) -> Aggregation:
+    """How the configured loss averages tokens."""
+    return config.loss.aggregation or find_algorithm(config.rl.algorithm).aggregation

@@ -1,0 +1,80 @@
+"""Credit by a critic (PPO): advantages from values, and the critic's own lesson from the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from palestra.training.advantages import batch_zscore, gae
+from palestra.training.critic import Critic, explained_variance
+from palestra.training.segments import CreditUnit, make_segment, state_segment
+from palestra.types import Segment, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class CriticCredit:
+    """Scored groups to rows with advantages; attempts are not compared with each other."""
+
+    critic: Critic
+    unit: CreditUnit
+    gamma: float
+    gae_lambda: float
+    warmup: int
+    """Batches from which only the critic learns."""
+    negative_weight: float
+
+    def __call__(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[Segment], dict[str, float]]:
+        """Rows for the policy's update (none while the critic warms up), and what the critic came to."""
+        scored = [t for group in groups for t in group.trajectories if t.reward is not None and t.turns]
+        if not scored:
+            return [], {}
+        cut = [each.stop_reason.is_truncation for each in scored]
+        rows = [state_segment(each, self.unit, cut=was) for each, was in zip(scored, cut, strict=True)]
+        values = self.critic.values(rows)
+        after = [found.pop() if was else 0.0 for found, was in zip(values, cut, strict=True)]
+        advantages = [
+            gae(self._rewards(each), known, last, gamma=self.gamma, gae_lambda=self.gae_lambda)
+            for each, known, last in zip(scored, values, after, strict=True)
+        ]
+        returns = [
+            [advantage + value for advantage, value in zip(mine, known, strict=True)]
+            for mine, known in zip(advantages, values, strict=True)
+        ]
+        metrics = self._teach(scored, returns, values)
+        if self.critic.updates <= self.warmup:
+            return [], metrics
+        return self._rows(scored, advantages), metrics
+
+    def _teach(
+        self,
+        scored: Sequence[Trajectory],
+        returns: Sequence[Sequence[float]],
+        values: Sequence[Sequence[float]],
+    ) -> dict[str, float]:
+        metrics = self.critic.fit([state_segment(each, self.unit) for each in scored], returns, values)
+        explained = explained_variance([*chain(*values)], [*chain(*returns)])
+        return metrics if explained is None else metrics | {"critic/explained_variance": explained}
+
+    def _rows(self, scored: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> list[Segment]:
+        """Advantages as z-scores of the batch."""
+        scaled = iter(batch_zscore([[*chain(*advantages)]])[0])
+        made = []
+        for each in scored:
+            lengths = [len(turn.action_ids) if self.unit == "token" else 1 for turn in each.turns]
+            given = [[self._weighted(next(scaled) or 0.0) for _ in range(length)] for length in lengths]
+            made.append(make_segment(each, given if self.unit == "token" else [*chain(*given)]))
+        return made
+
+    def _weighted(self, advantage: float) -> float:
+        return advantage if advantage > 0 else advantage * self.negative_weight
+
+    def _rewards(self, trajectory: Trajectory) -> list[float]:
+        """A reward a step; a turn's reward falls on its last token."""
+        if self.unit == "turn":
+            return [turn.reward or 0.0 for turn in trajectory.turns]
+        return [
+            reward
+            for turn in trajectory.turns
+            for reward in [*[0.0] * (len(turn.action_ids) - 1), turn.reward or 0.0]
+        ]
