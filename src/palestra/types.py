@@ -35,6 +35,8 @@ class StopReason(StrEnum):
     """The next prompt would not fit the model's context. A truncation."""
     repeated_action = "repeated_action"
     """The same action came too often in a row."""
+    invalid_action = "invalid_action"
+    """Too many actions in a row were refused or could not be understood."""
     timeout = "timeout"
     """The episode's wall-clock limit passed. A truncation."""
     env_error = "env_error"

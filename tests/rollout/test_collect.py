@@ -65,11 +65,22 @@ def test_each_limit_has_its_own_stop_reason():
     again = ScriptedPolicy(
         "replay", replay_script(['{"tool_name": "get_order", "parameters": {"order_id": "1"}}'])
     )
-    assert play(again, Limits(max_turns=3, max_repeats=9)).stop_reason is StopReason.max_turns
-    repeated = play(again, Limits(max_turns=9, max_repeats=3))
+    assert play(again, Limits(max_turns=2)).stop_reason is StopReason.max_turns
+    repeated = play(again, Limits(max_repeats=3, max_invalid=9))
     assert repeated.stop_reason is StopReason.repeated_action
     assert len(repeated.turns) == 4
+    refused = play(again, Limits(max_repeats=9, max_invalid=3))
+    assert refused.stop_reason is StopReason.invalid_action
+    assert len(refused.turns) == 3
     assert play(ORACLE, Limits(max_seconds=0.0)).stop_reason is StopReason.timeout
+
+
+def test_a_valid_action_between_invalid_ones_lets_the_episode_go_on():
+    look = '{"tool_name": "find_orders", "parameters": {"customer": "X"}}'
+    said = ["no", "json", look, "not", "json either", look, "nor this"]
+    trajectory = play(ScriptedPolicy("odd", replay_script(said)))
+    assert trajectory.stop_reason is StopReason.invalid_action
+    assert len(trajectory.turns) == 9
 
 
 def test_malformed_actions_are_kept_raw_and_the_episode_goes_on():

@@ -53,6 +53,7 @@ class RolloutConfig(_Section):
     max_turns: int = Field(12, ge=1, description="Actions in an episode.")
     max_action_tokens: int = Field(768, ge=1, description="Sampled tokens in an episode.")
     max_repeats: int = Field(3, ge=1, description="Repeated actions in a row before the episode ends.")
+    max_invalid: int = Field(3, ge=1, description="Invalid actions in a row before the episode ends.")
     max_seconds: float = Field(120.0, gt=0, description="Wall time of an episode.")
     concurrency: int = Field(64, ge=1, description="Episodes at once.")
 

@@ -83,6 +83,7 @@ class Workshop:
             max_turns=section.max_turns,
             max_action_tokens=section.max_action_tokens,
             max_repeats=section.max_repeats,
+            max_invalid=section.max_invalid,
             max_seconds=section.max_seconds,
         )
         make = partial(make_world, self.config.world)  # which other processes can be sent, a method not

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -156,9 +156,10 @@ def _limit_reached(
     turns = record.turns
     if len(turns) >= limits.max_turns:
         return StopReason.max_turns
-    recent = turns[-limits.max_repeats :]
-    if len(recent) == limits.max_repeats and all(turn.facts.repeated for turn in recent):
+    if _last_were(turns, limits.max_repeats, lambda facts: facts.repeated):
         return StopReason.repeated_action
+    if _last_were(turns, limits.max_invalid, lambda facts: not facts.valid):
+        return StopReason.invalid_action
     if sum(len(turn.action_ids) for turn in turns) >= limits.max_action_tokens:
         return StopReason.max_tokens
     room = conversation.room()
@@ -167,6 +168,11 @@ def _limit_reached(
     if time.perf_counter() - started > limits.max_seconds:
         return StopReason.timeout
     return None
+
+
+def _last_were(turns: Sequence[Turn], count: int, bad: Callable[[Facts], bool]) -> bool:
+    """Whether the last ``count`` turns were all bad."""
+    return len(turns) >= count and all(bad(turn.facts) for turn in turns[-count:])
 
 
 def _facts(info: Mapping[str, Any], terminated: bool, reward: float) -> Facts:

@@ -15,5 +15,7 @@ class Limits:
     """Sampled tokens over the whole episode; reaching it is ``max_tokens``."""
     max_repeats: int = 3
     """Repeated actions in a row; reaching it is ``repeated_action``."""
+    max_invalid: int = 3
+    """Actions in a row that are refused or not understood; reaching it is ``invalid_action``."""
     max_seconds: float = 120.0
     """Wall time, checked between turns; passing it is ``timeout``."""

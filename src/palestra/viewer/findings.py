@@ -24,6 +24,7 @@ _ENDINGS = {
     StopReason.max_tokens: "at the token budget",
     StopReason.context_full: "with a full context",
     StopReason.repeated_action: "by repeating an action",
+    StopReason.invalid_action: "by invalid actions in a row",
     StopReason.timeout: "by taking too long",
     StopReason.env_error: "with the world",
 }
