@@ -18,7 +18,7 @@ import typer
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
 from palestra.cli.rescoring import rescore
-from palestra.cli.results import parse, report
+from palestra.cli.results import doctor, parse, report
 from palestra.cli.training import collect, sft, train
 from palestra.cli.worlds import envs, init, play
 from palestra.errors import ConfigError, PalestraError
@@ -35,7 +35,7 @@ TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetens
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train": {"train": train, "collect": collect, "sft": sft},
-    "Look at results": {"eval": evaluate, "report": report, "rescore": rescore},
+    "Look at results": {"eval": evaluate, "report": report, "doctor": doctor, "rescore": rescore},
     "Worlds": {"envs": envs, "play": play, "init": init, "parse": parse},
 }
 """Every verb by the heading it has in ``palestra --help``."""

@@ -38,6 +38,37 @@ def report(
         typer.echo(f"Report: {write_report(run)}", err=as_json)
 
 
+def doctor(
+    run: Annotated[Path, typer.Argument(help="Run folder, finished or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the alarms as JSON.")] = False,
+) -> None:
+    """Say what went wrong in a run's training, with evidence, likely cause and remedy.
+
+    Examples:
+        palestra doctor runs/quickstart-1
+        palestra doctor runs/quickstart-1 --json
+    """
+    from dataclasses import asdict
+
+    from palestra.monitor import DETECTORS, first_alarms, run_windows
+    from palestra.store import RunFolder
+
+    folder = RunFolder.open(run)
+    weights = folder.resolved().get("rubric", {}).get("weights", {})
+    alarms = first_alarms(run_windows(folder, weights))
+    if as_json:
+        typer.echo(json.dumps([asdict(alarm) for alarm in alarms], indent=2, ensure_ascii=False))
+        return
+    for alarm in alarms:
+        typer.echo(f"{alarm.stage} update {alarm.update}: {alarm.symptom} ({alarm.detector})")
+        typer.echo(f"  evidence  {alarm.evidence}\n  cause     {alarm.cause}\n  remedy    {alarm.remedy}")
+        if alarm.replay:
+            typer.echo(f"  replay    {', '.join(alarm.replay)}")
+    updates = sum("success/mean" in row for row in folder.read_metrics()[0])
+    found = f"{len(alarms)} found" if alarms else "Nothing found"
+    typer.echo(f"{found} by {len(DETECTORS)} detectors over {updates} updates.")
+
+
 def parse(
     cases: Annotated[Path, typer.Argument(help="One case a line: id, format, text, tools, expected.")],
 ) -> None:

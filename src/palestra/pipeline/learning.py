@@ -9,10 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from rich.markup import escape
 
 from palestra.errors import GateFailed
 from palestra.evaluation import evaluate_groups, pass_at_k
+from palestra.monitor import Alarm, Watch
 from palestra.pipeline.collecting import demonstrate
 from palestra.pipeline.config import GateConfig
 from palestra.pipeline.imitating import imitate_groups
@@ -208,6 +212,7 @@ def _train(
             curriculum_state=lambda: dict(weights.state()) if weights else {},
             load_curriculum=lambda state: weights.load(state) if weights else None,
             validate=validate,
+            watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
             report=_line_reporter(workshop, stage),
         ),
     )
@@ -218,6 +223,11 @@ def _observe(weights: TaskWeights, groups: Sequence[TrajectoryGroup]) -> None:
     for group in groups:
         scored: list[Trajectory] = [t for t in group.trajectories if t.success is not None]
         weights.observe(group.task.id, sum(bool(t.success) for t in scored), len(scored))
+
+
+def _sound(workshop: Workshop, alarm: Alarm) -> None:
+    text = f"{alarm.symptom}: {escape(alarm.evidence)}. Likely {alarm.cause}. Try: {alarm.remedy}."
+    workshop.reporter.line(f"  [bold]alarm[/] {text}")
 
 
 def _line_reporter(workshop: Workshop, stage: str) -> Report:

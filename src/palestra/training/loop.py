@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from palestra.errors import GateFailed
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
@@ -56,10 +57,12 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         if due:
             parts.engine.weights_changed(version + 1)
             metrics |= parts.validate(update)
-        parts.run.append_metrics({"stage": settings.stage, "update": update, **metrics})
+        row = {"stage": settings.stage, "update": update, **metrics}
+        parts.run.append_metrics(row)
         if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
             _save(folder, update, settings, parts, metrics)
         parts.report(update, settings.updates, metrics)
+        parts.watch(row, groups)
 
 
 def _credited(
@@ -91,11 +94,14 @@ def _learn(
                 f"{settings.stage} update {update}: {error}. Start a new run with a lower "
                 "rl.learning_rate; resuming this one would come to the same point."
             ) from error
+        sums.setdefault("policy/kl_mismatch", values["policy/kl_sampled"])  # before the first step
         count = values.pop("tokens/trained")
         tokens += count
         for name, value in values.items():
             sums[name] = sums.get(name, 0.0) + value * count
-    metrics = {name: value / tokens for name, value in sums.items()} | {"tokens/trained": tokens}
+    mismatch = sums.pop("policy/kl_mismatch")
+    metrics = {name: value / tokens for name, value in sums.items()}
+    metrics |= {"tokens/trained": tokens, "policy/kl_mismatch": mismatch}
     controls.observe(metrics)
     return metrics | {f"policy/{name}_weight": value for name, value in weights.items()}
 
@@ -168,5 +174,10 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
         update = int(state["update"])
         parts.load_curriculum(state["curriculum"])
         parts.controls.load(state["controls"])
-    parts.run.keep_metrics(lambda row: row.get("stage") != settings.stage or row.get("update", 0) <= update)
+
+    def is_before(row: Mapping[str, Any]) -> bool:
+        return bool(row.get("stage") != settings.stage or row.get("update", 0) <= update)
+
+    parts.run.keep_metrics(is_before)
+    parts.run.keep_alarms(is_before)
     return update

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,5 +70,7 @@ class LoopParts:
     load_curriculum: Callable[[dict[str, Any]], None]
     validate: Callable[[int], dict[str, float]]
     """Update number to validation metrics."""
+    watch: Callable[[Mapping[str, Any], Sequence[TrajectoryGroup]], None]
+    """Is shown each update's row of metrics and its groups."""
     report: Callable[[int, int, dict[str, float]], None]
     """Update number, number of updates, metrics."""

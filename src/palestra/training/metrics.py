@@ -13,7 +13,10 @@ def summarize_groups(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Means over scored episodes, and shares over groups; what could not be measured is left out."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in trajectories if trajectory.reward is not None]
-    metrics = {"groups/zero_spread": mean(float(_is_flat(group)) for group in groups)}
+    metrics = {
+        "groups/zero_spread": mean(float(_is_flat(group)) for group in groups),
+        "groups/unsolved": mean(float(not any(t.success for t in group.trajectories)) for group in groups),
+    }
     metrics["episodes/excluded"] = float(len(trajectories) - len(scored))
     if not scored:
         return metrics
