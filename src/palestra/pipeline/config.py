@@ -160,6 +160,20 @@ class LossConfig(_Section):
     )
 
 
+class CurriculumConfig(_Section):
+    """What grows during reinforcement learning; hard-example rounds and evaluation are at full size."""
+
+    max_turns: tuple[int, ...] = Field((), description="Turn limits in turn; none keeps rollout.max_turns.")
+    difficulty: tuple[int, ...] = Field((), description="Levels in turn; none keeps world.difficulty.")
+    by: Literal["updates", "success", "truncation"] = Field(
+        "updates", description="What the next step takes."
+    )
+    after: int = Field(4, ge=1, description="Updates on a step before the next may come.")
+    threshold: float = Field(
+        0.7, ge=0, le=1, description="Share of an update's episodes that must succeed, or be cut."
+    )
+
+
 class MineConfig(_Section):
     """Hard-example rounds after the first reinforcement learning."""
 
@@ -190,6 +204,7 @@ class RunConfig(_Section):
     gate: GateConfig = Field(GateConfig(), description="Readiness.")
     rl: RlConfig = Field(RlConfig(), description="Reinforcement learning.")
     credit: CreditConfig = Field(CreditConfig(), description="Advantages.")
+    curriculum: CurriculumConfig = Field(CurriculumConfig(), description="What grows.")
     critic: CriticConfig = Field(CriticConfig(), description="Value model.")
     loss: LossConfig = Field(LossConfig(), description="Loss.")
     mine: MineConfig = Field(MineConfig(), description="Hard examples.")

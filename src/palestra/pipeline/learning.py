@@ -19,6 +19,7 @@ from palestra.evaluation import evaluate_groups, pass_at_k
 from palestra.monitor import Alarm, Watch
 from palestra.pipeline.collecting import demonstrate
 from palestra.pipeline.config import GateConfig
+from palestra.pipeline.curriculum import Curriculum, weigh
 from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.learning_parts import make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_critic
@@ -33,7 +34,7 @@ from palestra.training import (
     train_online,
     validation_scores,
 )
-from palestra.types import Task, Trajectory, TrajectoryGroup
+from palestra.types import Task, TrajectoryGroup
 
 Report = Callable[[int, int, dict[str, float]], None]
 
@@ -78,10 +79,13 @@ def reinforce(workshop: Workshop) -> dict[str, Any]:
     """Online reinforcement learning on fresh training tasks."""
     config = workshop.config
 
-    def pick(update: int) -> list[Task]:
-        return workshop.train_tasks(config.rl.tasks_per_update, f"rl:{update}")
+    curriculum = Curriculum(config.curriculum)
 
-    return _train(workshop, "rl", config.rl.updates, load_stage(workshop.run, "sft", config), pick)
+    def pick(update: int) -> list[Task]:
+        return workshop.train_tasks(config.rl.tasks_per_update, f"rl:{update}", curriculum.difficulty)
+
+    loaded = load_stage(workshop.run, "sft", config)
+    return _train(workshop, "rl", config.rl.updates, loaded, pick, curriculum)
 
 
 def mine(workshop: Workshop) -> dict[str, Any]:
@@ -100,7 +104,7 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         )
         workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
         weights = TaskWeights(pool)
-        _observe(weights, measured)
+        weigh(weights, measured)
         hard = [group for group in measured if any(not t.success for t in group.trajectories)]
         workshop.reporter.line(
             f"  round {number}: {len(hard)} of {len(pool)} training tasks fail at least once"
@@ -110,9 +114,9 @@ def mine(workshop: Workshop) -> dict[str, Any]:
         def pick(update: int, weights: TaskWeights = weights, stage: str = stage) -> list[Task]:
             return workshop.draw_weighted(weights, config.rl.tasks_per_update, f"{stage}:{update}")
 
-        result[stage] = _train(workshop, stage, config.mine.updates, loaded, pick, weights) | {
-            "hard_tasks": len(hard)
-        }
+        curriculum = Curriculum(weights=weights)
+        trained = _train(workshop, stage, config.mine.updates, loaded, pick, curriculum)
+        result[stage] = trained | {"hard_tasks": len(hard)}
     return result
 
 
@@ -161,7 +165,7 @@ def _train(
     updates: int,
     loaded: LoadedPolicy,
     pick: Callable[[int], list[Task]],
-    weights: TaskWeights | None = None,
+    curriculum: Curriculum,
 ) -> dict[str, Any]:
     rl, loss = workshop.config.rl, workshop.config.loss
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
@@ -205,24 +209,21 @@ def _train(
             make_loss=make_loss(workshop.config),
             controls=Controls(loss.kl_weight, loss.kl_target, loss.entropy_floor),
             play=lambda version, tasks, attempts, name, seed: workshop.collect(
-                loaded.policy("rl", rl.temperature, version), tasks, attempts, stage=name, seed=seed
+                loaded.policy("rl", rl.temperature, version),
+                tasks,
+                attempts,
+                stage=name,
+                seed=seed,
+                max_turns=curriculum.max_turns,
             ),
             pick_tasks=pick,
-            observe=lambda groups: _observe(weights, groups) if weights else None,
-            curriculum_state=lambda: dict(weights.state()) if weights else {},
-            load_curriculum=lambda state: weights.load(state) if weights else None,
+            curriculum=curriculum,
             validate=validate,
             watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
             report=_line_reporter(workshop, stage),
         ),
     )
     return {"updates": updates}
-
-
-def _observe(weights: TaskWeights, groups: Sequence[TrajectoryGroup]) -> None:
-    for group in groups:
-        scored: list[Trajectory] = [t for t in group.trajectories if t.success is not None]
-        weights.observe(group.task.id, sum(bool(t.success) for t in scored), len(scored))
 
 
 def _sound(workshop: Workshop, alarm: Alarm) -> None:

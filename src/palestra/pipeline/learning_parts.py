@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from palestra.errors import ConfigError
 from palestra.pipeline.config import CriticConfig, RunConfig
+from palestra.pipeline.curriculum import Curriculum
 from palestra.training import (
     Aggregation,
     Algorithm,
@@ -40,6 +41,21 @@ def check_learning(config: RunConfig) -> None:
         raise ConfigError("loss.kl_target moves loss.kl_weight, which is 0: give it a weight to start from.")
     if loss.kl_target is not None and loss.kl_in == "reward":
         raise ConfigError("loss.kl_target needs loss.kl_in=loss: only there the distance is measured.")
+
+
+def check_curriculum(config: RunConfig) -> None:
+    """Refuse a curriculum that cannot be climbed.
+
+    Raises:
+        ConfigError: steps that do not grow, or more turns than the limit that evaluation has.
+    """
+    Curriculum(config.curriculum)
+    most = max(config.curriculum.max_turns, default=0)
+    if most > config.rollout.max_turns:
+        raise ConfigError(
+            f"curriculum.max_turns goes up to {most}, rollout.max_turns is {config.rollout.max_turns}: "
+            "training would allow what evaluation does not."
+        )
 
 
 def configured_algorithm(config: RunConfig) -> Algorithm:

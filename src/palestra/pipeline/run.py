@@ -17,7 +17,7 @@ from palestra.pipeline.config import RunConfig
 from palestra.pipeline.examination import evaluate
 from palestra.pipeline.imitating import cold_start
 from palestra.pipeline.learning import gate, mine, reinforce
-from palestra.pipeline.learning_parts import check_learning
+from palestra.pipeline.learning_parts import check_curriculum, check_learning
 from palestra.pipeline.load import check_config
 from palestra.pipeline.players import Players, peak_memory_mb
 from palestra.pipeline.progress import Reporter
@@ -60,6 +60,7 @@ def run_pipeline(
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
     check_learning(config)
+    check_curriculum(config)
     players = Players(config.policy.threads)
     workshop = Workshop(run, config, reporter, players)
     if any(run.stage_result(name) is None for name in stages):

@@ -76,11 +76,11 @@ class Workshop:
         section = self.config.rubric
         return Rubric(section.weights, allow_uneven_scales=section.allow_uneven_scales)
 
-    def rollout(self, policy: Policy) -> Rollout:
-        """How ``policy`` is played in this run."""
+    def rollout(self, policy: Policy, max_turns: int | None = None) -> Rollout:
+        """How ``policy`` is played in this run; ``max_turns`` replaces the configured limit."""
         section = self.config.rollout
         limits = Limits(
-            max_turns=section.max_turns,
+            max_turns=section.max_turns if max_turns is None else max_turns,
             max_action_tokens=section.max_action_tokens,
             max_repeats=section.max_repeats,
             max_invalid=section.max_invalid,
@@ -97,13 +97,15 @@ class Workshop:
         *,
         stage: str,
         seed: int,
+        max_turns: int | None = None,
         progress: Callable[[StopReason], None] = lambda _: None,
     ) -> list[TrajectoryGroup]:
         """``collect_groups`` for this run; a model plays in every process, a script in this one."""
         play: Callable[..., list[TrajectoryGroup]] = collect_groups
         if self.players is not None and not isinstance(policy, ScriptedPolicy):
             play = self.players.collect
-        return play(self.rollout(policy), tasks, attempts, stage=stage, seed=seed, progress=progress)
+        rollout = self.rollout(policy, max_turns)
+        return play(rollout, tasks, attempts, stage=stage, seed=seed, progress=progress)
 
     def play(
         self, policy: Policy, tasks: Sequence[Task], attempts: int, *, stage: str, seed: int = 0
@@ -113,9 +115,12 @@ class Workshop:
         with self.reporter.bar(stage, len(tasks) * attempts, "episodes") as bar:
             return self.collect(policy, tasks, attempts, stage=stage, seed=seed, progress=bar.advance)
 
-    def train_tasks(self, count: int, purpose: str) -> list[Task]:
-        """Training tasks drawn for a purpose, the same each time."""
-        return self.tasks.sample("train", count, random.Random(f"tasks:{self.config.seed}:{purpose}"))
+    def train_tasks(self, count: int, purpose: str, difficulty: int | None = None) -> list[Task]:
+        """Training tasks drawn for a purpose, the same each time; of another level if one is given."""
+        source = self.tasks
+        if difficulty is not None:
+            source = GeneratedTasks(partial(self.make_world().make_task, difficulty=difficulty))
+        return source.sample("train", count, random.Random(f"tasks:{self.config.seed}:{purpose}"))
 
     def draw_weighted(self, weights: TaskWeights, count: int, purpose: str) -> list[Task]:
         """Different tasks drawn by weight for a purpose."""

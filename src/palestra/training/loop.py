@@ -40,8 +40,8 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         )
         sampled = time.perf_counter()
         parts.run.write_groups(settings.stage, f"update-{update}", groups)
-        parts.observe(groups)
-        metrics = summarize_groups(groups)
+        metrics = summarize_groups(groups) | parts.curriculum.metrics()
+        parts.curriculum.observe(groups)
         segments, credit_metrics = _credited(groups, settings, parts)
         metrics |= credit_metrics
         if segments:
@@ -159,7 +159,7 @@ def _save(
         "validation": [
             metrics[name] for name in ("validation/success", "validation/reward") if name in metrics
         ],
-        "curriculum": parts.curriculum_state(),
+        "curriculum": parts.curriculum.state(),
         "controls": parts.controls.state(),
     }
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state, parts.critic)
@@ -172,7 +172,7 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
     update = 0
     if state is not None:
         update = int(state["update"])
-        parts.load_curriculum(state["curriculum"])
+        parts.curriculum.load(state["curriculum"])
         parts.controls.load(state["controls"])
 
     def is_before(row: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from palestra.policy.local import LocalEngine
 from palestra.store import RunFolder
@@ -16,6 +16,22 @@ from palestra.types import Segment, Task, TrajectoryGroup
 
 RowMaker = Callable[[Sequence[TrajectoryGroup]], tuple[list[Segment], dict[str, float]]]
 """Scored groups to rows with advantages, and metrics."""
+
+
+class Curriculum(Protocol):
+    """What the loop needs of a curriculum; ``pick_tasks`` and ``play`` read it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Where it stands, for an update's row."""
+
+    def observe(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Told after each update how its groups went."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()``."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +80,7 @@ class LoopParts:
     """Policy version, tasks, attempts at each, name and seed of a collection to its scored groups."""
     pick_tasks: Callable[[int], list[Task]]
     """Update number to its tasks."""
-    observe: Callable[[Sequence[TrajectoryGroup]], None]
-    """Tells the curriculum how the groups went."""
-    curriculum_state: Callable[[], dict[str, Any]]
-    load_curriculum: Callable[[dict[str, Any]], None]
+    curriculum: Curriculum
     validate: Callable[[int], dict[str, float]]
     """Update number to validation metrics."""
     watch: Callable[[Mapping[str, Any], Sequence[TrajectoryGroup]], None]
