@@ -125,6 +125,30 @@ def test_a_detector_of_episodes_speaks_for_its_case_and_names_episodes_or_parts(
         assert set(found[0].replay) <= {f"t{n}" for n in range(8)}
 
 
+def test_success_that_falls_where_the_curriculum_climbs_alarms_nobody(tmp_path: Path):
+    run = new_run(tmp_path / "run")
+    said: list[str] = []
+    watch = Watch(run, "rl", WEIGHTS, lambda alarm: said.append(alarm.detector))
+    solved = {"success__mean": lambda update: 0.9 if update < 12 else 0.5}
+    for row in rows(**solved, reward__part__process=lambda update: 0.8):
+        step = {"curriculum/difficulty": 1.0 + (row["update"] > 11), "curriculum/complete": 0.0}
+        watch({"stage": "rl", **row, **step}, FINE)
+    assert said == []
+
+
+def test_flat_groups_are_no_alarm_where_credit_learns_from_them_all_the_same():
+    flat = CURVES["flat_groups"]
+    assert "flat_groups" not in names([row | {"episodes/trained": 1.0} for row in flat])
+    assert "flat_groups" in names([row | {"episodes/trained": 0.1} for row in flat])
+
+
+def test_a_detector_that_fails_is_named_and_the_others_still_look():
+    wild = grouped(*(attempt(f"t{n}", "a", f"b{n}", "c", task=n, process=1e300 * (n % 2)) for n in range(8)))
+    with pytest.warns(UserWarning, match="part_dominates could not look"):
+        found = names(CURVES["format_low"], wild)
+    assert "format_low" in found
+
+
 def test_unscored_episodes_and_unmeasured_values_say_nothing():
     failed = replace(FINE[0].trajectories[0], reward=None)
     assert names([{"update": 1.0}], grouped(failed)) == []

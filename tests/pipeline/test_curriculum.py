@@ -90,10 +90,19 @@ def test_a_run_interrupted_around_a_boundary_equals_one_that_was_not(
 ):
     run = trained(ready, tmp_path / "run", update)
     assert rows(run) == rows(calm)
+    assert run.read_alarms() == calm.read_alarms()
     for name in ("model", "optimizer"):
         last = Path("checkpoints", "rl", "step-5", f"{name}.safetensors")
         first, second = load_file(calm.path / last), load_file(run.path / last)
         assert all(first[key].equal(second[key]) for key in first)
+
+
+def test_a_level_that_the_world_has_not_is_refused_before_anything_is_spent():
+    from palestra.pipeline.workshop import Workshop
+
+    config = parse_config("world: {name: orders}\ncurriculum: {difficulty: [1, 9]}")
+    with pytest.raises(ConfigError, match=r"difficulties \[1, 2, 3\], not 9"):
+        Workshop(None, config, Reporter(Console(file=io.StringIO()))).preflight()
 
 
 def test_levels_grow_too():
@@ -109,6 +118,8 @@ def test_levels_grow_too():
     [
         ("{max_turns: [4, 2]}", "must grow"),
         ("{max_turns: [4, 40]}", "goes up to 40, rollout.max_turns is 12"),
+        ("{after: 2}", "has no steps"),
+        ("{difficulty: [1, 2], by: truncation}", "would make tasks harder"),
     ],
 )
 def test_a_curriculum_that_cannot_be_climbed_is_refused(section: str, said: str):

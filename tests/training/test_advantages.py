@@ -28,6 +28,14 @@ def float32(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
+@pytest.mark.parametrize("estimate", WITHIN_A_GROUP)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_reward_that_is_no_number_is_not_taken_for_calm(estimate, place: int):
+    rewards = [1.0, 1.0, 1.0]
+    rewards[place] = math.nan
+    assert any(math.isnan(advantage) for advantage in estimate(rewards))
+
+
 def test_a_success_and_a_failure_get_plus_and_minus_one():
     assert group_zscore([1.0, 0.0]) == [1.0, -1.0]
 

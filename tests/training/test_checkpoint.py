@@ -7,11 +7,14 @@ from palestra.errors import StoreError
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.training import (
+    Critic,
+    CriticSettings,
     Learner,
     best_checkpoint,
     checkpoints,
     imitation_loss,
     load_checkpoint,
+    load_critic,
     load_newest,
     save_checkpoint,
 )
@@ -58,6 +61,23 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_it_is_used(learner, templ
     torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
     with pytest.warns(UserWarning, match="step-10"):
         assert load_newest(tmp_path, copy_of(learner)) == {"update": 2}
+
+
+@pytest.mark.parametrize("harm", ["missing", "torn"])
+def test_a_checkpoint_without_its_critic_is_not_half_loaded(template, tmp_path, harm):
+    settings = CriticSettings(learning_rate=1e-3, epochs=1, minibatches=1, value_clip=0.2, seed=0)
+    critic = Critic(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=3), settings)
+    learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=1))
+    save_checkpoint(tmp_path / "step-1", learner, template, {"update": 1}, critic)
+    file = tmp_path / "step-1" / "critic.safetensors"
+    file.unlink() if harm == "missing" else file.write_bytes(file.read_bytes()[:100])
+    other = copy_of(learner)
+    before = [parameter.detach().clone() for parameter in other.model.parameters()]
+    with pytest.warns(UserWarning, match="step-1"):
+        assert load_newest(tmp_path, other, critic) is None
+    assert all(torch.equal(a, b) for a, b in zip(before, other.model.parameters(), strict=True))
+    with pytest.raises(StoreError, match="critic"):
+        load_critic(tmp_path / "step-1", critic)
 
 
 def test_weights_of_another_shape_are_refused(learner, template, tmp_path):

@@ -143,6 +143,11 @@ def test_while_the_critic_warms_up_the_policy_gets_no_rows():
     assert len(rule(two)[0]) == 2
 
 
+def test_returns_that_are_all_alike_make_no_rows():
+    alike = TrajectoryGroup("g", TASK, (played("t", ((10,), 1.0)), played("u", ((12,), 1.0))))
+    assert credit(critic())([alike])[0] == []
+
+
 def test_an_unscored_attempt_teaches_neither():
     failed = replace(played("f", ((10,), 0.0)), reward=None, stop_reason=StopReason.env_error)
     assert credit(critic())([TrajectoryGroup("g", TASK, (failed, failed))]) == ([], {})

@@ -89,6 +89,8 @@ def flat_groups(window: Window) -> Finding | None:
     share, success = window.late("groups/zero_spread"), window.late("success/mean")
     if share is None or success is None or share < FLAT_SHARE:
         return None
+    if (window.late("episodes/trained") or 0.0) > 1.5 * (1 - FLAT_SHARE):
+        return None  # credit that does not compare within groups learns from them all the same
     why = "the tasks are solved" if success > 0.5 else "no attempt gets further than another"
     return Finding(f"{share:.0%} of groups have no spread at a success of {success:.0%}: {why}")
 
@@ -153,6 +155,8 @@ def gradient_spike(window: Window) -> Finding | None:
 def validation_gap(window: Window) -> Finding | None:
     """Training tasks are solved far more often than validation tasks."""
     train, held_out = window.late("success/mean"), window.values("validation/success")
+    if not window.rows[-1].get("curriculum/complete", 1.0):
+        return None  # validation is at full size already
     if train is None or not held_out or train - held_out[-1] < GAP:
         return None
     return Finding(f"success {train:.0%} on training tasks, {held_out[-1]:.0%} on validation tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 from palestra.monitor import curves, episodes
@@ -150,7 +151,11 @@ def detect(window: Window) -> list[Alarm]:
     update = int(window.rows[-1].get("update", len(window.rows)))
     alarms = []
     for detector in DETECTORS:
-        found = detector.look(window)
+        try:
+            found = detector.look(window)
+        except Exception as error:  # whatever a world or a reward put there, a detector must not end a run
+            warnings.warn(f"detector {detector.name} could not look: {error!r}", stacklevel=2)
+            continue
         if found is not None:
             alarms.append(
                 Alarm(

@@ -33,7 +33,7 @@ class Watch:
         if self._rows is None:
             self._rows = self._earlier(int(row["update"]))
         self._rows.append(_numbers(row))
-        alarms = detect(Window(self._stage, self._rows, groups, self._weights))
+        alarms = detect(Window(self._stage, comparable(self._rows), groups, self._weights))
         for alarm in alarms:
             if alarm.detector not in self._active:
                 self._run.append_alarm(asdict(alarm))
@@ -44,7 +44,8 @@ class Watch:
         """Rows before ``update`` of a resumed stage; what was found at the last of them is known already."""
         rows = [row for row in stage_rows(self._run, self._stage) if row["update"] < update]
         if rows:
-            last = Window(self._stage, rows, _groups(self._run, self._stage, update - 1), self._weights)
+            groups = _groups(self._run, self._stage, update - 1)
+            last = Window(self._stage, comparable(rows), groups, self._weights)
             self._active = {alarm.detector for alarm in detect(last)}
         return rows
 
@@ -60,7 +61,20 @@ def run_windows(run: RunFolder, weights: Mapping[str, float]) -> Iterator[Window
     for stage in stages:
         rows = stage_rows(run, stage)
         for number, row in enumerate(rows, start=1):
-            yield Window(stage, rows[:number], _groups(run, stage, int(row["update"])), weights)
+            groups = _groups(run, stage, int(row["update"]))
+            yield Window(stage, comparable(rows[:number]), groups, weights)
+
+
+def comparable(rows: Sequence[Row]) -> list[Row]:
+    """The last rows that are of one step of the curriculum: success falls when a step is climbed."""
+
+    def step(row: Row) -> dict[str, float]:
+        return {name: value for name, value in row.items() if name.startswith("curriculum/")}
+
+    start = len(rows) - 1
+    while start > 0 and step(rows[start - 1]) == step(rows[-1]):
+        start -= 1
+    return list(rows[start:])
 
 
 def _groups(run: RunFolder, stage: str, update: int) -> list[TrajectoryGroup]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from palestra.actions import ActionFormat
 from palestra.rewards import DEFAULT_WEIGHTS
@@ -114,7 +114,7 @@ class CreditConfig(_Section):
         None,
         gt=0,
         le=1,
-        description="Discount per turn; the algorithm's own if null, refused where it has none.",
+        description="Discount per step; the algorithm's own if null, refused where it has none.",
     )
     gae_lambda: float | None = Field(
         None, ge=0, le=1, description="0 trusts the critic, 1 what was earned; only with a critic."
@@ -163,7 +163,9 @@ class LossConfig(_Section):
 class CurriculumConfig(_Section):
     """What grows during reinforcement learning; hard-example rounds and evaluation are at full size."""
 
-    max_turns: tuple[int, ...] = Field((), description="Turn limits in turn; none keeps rollout.max_turns.")
+    max_turns: tuple[PositiveInt, ...] = Field(
+        (), description="Turn limits in turn; none keeps rollout.max_turns."
+    )
     difficulty: tuple[int, ...] = Field((), description="Levels in turn; none keeps world.difficulty.")
     by: Literal["updates", "success", "truncation"] = Field(
         "updates", description="What the next step takes."

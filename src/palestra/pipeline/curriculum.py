@@ -35,8 +35,12 @@ class Curriculum:
         return self._value("difficulty")
 
     def metrics(self) -> dict[str, float]:
-        """The steps that this update is on."""
-        return {f"curriculum/{name}": float(ladder.value) for name, ladder in self._ladders.items()}
+        """The steps that this update is on, and whether they are the last ones."""
+        if not self._ladders:
+            return {}
+        complete = all(ladder.value == ladder.steps[-1] for ladder in self._ladders.values())
+        steps = {f"curriculum/{name}": float(ladder.value) for name, ladder in self._ladders.items()}
+        return steps | {"curriculum/complete": float(complete)}
 
     def observe(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Learn how an update went."""

@@ -31,6 +31,7 @@ from palestra.training import (
     LoopParts,
     LoopSettings,
     best_checkpoint,
+    checkpoint_state,
     train_online,
     validation_scores,
 )
@@ -196,6 +197,9 @@ def _train(
         seed=workshop.config.seed,
     )
     critic = make_critic(loaded)
+    controls = Controls(loss.kl_weight, loss.kl_target, loss.entropy_floor)
+    if loaded.checkpoint is not None and (kept := checkpoint_state(loaded.checkpoint).get("controls")):
+        controls.load(kept)  # a round goes on where the stage before it was
     train_online(
         settings,
         LoopParts(
@@ -207,7 +211,7 @@ def _train(
             make_rows=make_rows(workshop.config, critic),
             critic=critic,
             make_loss=make_loss(workshop.config),
-            controls=Controls(loss.kl_weight, loss.kl_target, loss.entropy_floor),
+            controls=controls,
             play=lambda version, tasks, attempts, name, seed: workshop.collect(
                 loaded.policy("rl", rl.temperature, version),
                 tasks,

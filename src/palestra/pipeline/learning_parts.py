@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from palestra.errors import ConfigError
-from palestra.pipeline.config import CriticConfig, RunConfig
+from palestra.pipeline.config import CriticConfig, CurriculumConfig, RunConfig
 from palestra.pipeline.curriculum import Curriculum
 from palestra.training import (
     Aggregation,
@@ -39,8 +39,15 @@ def check_learning(config: RunConfig) -> None:
         )
     if loss.kl_target is not None and not loss.kl_weight:
         raise ConfigError("loss.kl_target moves loss.kl_weight, which is 0: give it a weight to start from.")
-    if loss.kl_target is not None and loss.kl_in == "reward":
-        raise ConfigError("loss.kl_target needs loss.kl_in=loss: only there the distance is measured.")
+    if loss.kl_in == "reward" and not loss.kl_weight:
+        raise ConfigError("loss.kl_in=reward has no effect with a loss.kl_weight of 0.")
+    if loss.kl_in == "reward" and algorithm.own_spread:
+        raise ConfigError(
+            f"loss.kl_in=reward does not fit rl.algorithm {config.rl.algorithm!r}: attempts that earned the "
+            "same would be told apart by the cost alone. Use kl_in=loss, or rloo, dr_grpo or ppo."
+        )
+    if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
+        raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
 
 
 def check_curriculum(config: RunConfig) -> None:
@@ -49,8 +56,13 @@ def check_curriculum(config: RunConfig) -> None:
     Raises:
         ConfigError: steps that do not grow, or more turns than the limit that evaluation has.
     """
-    Curriculum(config.curriculum)
-    most = max(config.curriculum.max_turns, default=0)
+    section = config.curriculum
+    Curriculum(section)
+    if section != CurriculumConfig() and not (section.max_turns or section.difficulty):
+        raise ConfigError("curriculum has no steps: give it max_turns or difficulty, or leave it out.")
+    if section.difficulty and section.by == "truncation":
+        raise ConfigError("curriculum.by=truncation would make tasks harder when too many are cut short.")
+    most = max(section.max_turns, default=0)
     if most > config.rollout.max_turns:
         raise ConfigError(
             f"curriculum.max_turns goes up to {most}, rollout.max_turns is {config.rollout.max_turns}: "

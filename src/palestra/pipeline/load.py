@@ -89,14 +89,24 @@ def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: s
     for key, value in values.items():
         field = model.model_fields.get(str(key))
         if field is None:
-            near = difflib.get_close_matches(str(key), model.model_fields, n=1)
-            hint = (
-                f" Did you mean {prefix}{near[0]}?" if near else f" Known: {', '.join(model.model_fields)}."
+            raise ConfigError(
+                f"There is no configuration key {prefix}{key}. {_hint(str(key), model, prefix)}"
             )
-            raise ConfigError(f"There is no configuration key {prefix}{key}.{hint}")
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
             _refuse_unknown(value, inner, f"{prefix}{key}.")
+
+
+def _hint(key: str, model: type[BaseModel], prefix: str) -> str:
+    """The nearest key of the section, or the same key in another one."""
+    near = difflib.get_close_matches(key, model.model_fields, n=1)
+    if near:
+        return f"Did you mean {prefix}{near[0]}?"
+    for name, field in RunConfig.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel) and key in section.model_fields:
+            return f"Did you mean {name}.{key}?"
+    return f"Known: {', '.join(model.model_fields)}."
 
 
 def _anchor_paths(values: dict[str, Any], folder: Path) -> None:

@@ -143,12 +143,15 @@ class Workshop:
         """Refuse a run that cannot learn, before anything is spent.
 
         Raises:
+            ConfigError: the curriculum has a level that the world has not.
             UnsolvableTask: the verifier is false for the oracle's own solution; names the task.
             WorldError: the world has no oracle to make a teacher of.
         """
         world = self.make_world()
         for task in self.tasks.take("train", PREFLIGHT_TASKS):
             run_oracle(world, task)
+        for level in self.config.curriculum.difficulty:
+            run_oracle(world, world.make_task(0, difficulty=level))
         _ = self.rubric
         model = self.config.policy.model
         if model != "nano" and not Path(model, "model.safetensors").is_file():

@@ -3,7 +3,7 @@
 One file of the words, the worlds and torch, to be read from top to bottom: an agent plays a task several
 times, attempts that earned more than their group's mean become likelier, the others less likely. It is GRPO
 (Shao et al. 2024) as ``palestra train`` runs it with ``credit.negative_weight=1``, ``rl.minibatches=1``,
-``rl.optimizer=adamw`` and the outcome as the only reward; a test asserts that both take the same first step.
+``rl.optimizer=adamw``, one rate and the outcome as the only reward; a test asserts the same first step.
 What the library adds is speed, checkpoints, guards and everything that can go wrong.
 """
 

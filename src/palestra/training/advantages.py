@@ -194,7 +194,12 @@ def turn_leave_one_out(returns: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def has_reward_spread(rewards: Sequence[float]) -> bool:
-    """Whether scored rewards differ by more than the order of their additions can make them."""
+    """Whether scored rewards differ by more than the order of their additions can make them.
+
+    One that is no number differs from all, so that it is not taken for calm.
+    """
+    if any(map(math.isnan, rewards)):
+        return True
     return bool(rewards) and max(rewards) - min(rewards) > MIN_SPREAD
 
 

@@ -43,6 +43,8 @@ class Algorithm:
     """Discount per turn, or per token if the critic values tokens; None where whole attempts are compared."""
     gae_lambda: float | None = None
     """How far what was earned is trusted over the critic; None without one."""
+    own_spread: bool = False
+    """Whether the smallest difference within a group is blown up to a whole unit, or breaks a tie."""
     surrogate: str = "clip"
     """Key of ``SURROGATES``."""
     aggregation: Aggregation = "token_mean"
@@ -78,18 +80,20 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "grpo": Algorithm(lambda: by_group(group_zscore)),
+    "grpo": Algorithm(lambda: by_group(group_zscore), own_spread=True),
     "dr_grpo": Algorithm(lambda: by_group(group_mean), aggregation="constant"),
-    "gspo": Algorithm(lambda: by_group(group_zscore), surrogate="gspo", aggregation="sequence_mean"),
-    "cispo": Algorithm(lambda: by_group(group_zscore), surrogate="cispo"),
+    "gspo": Algorithm(
+        lambda: by_group(group_zscore), own_spread=True, surrogate="gspo", aggregation="sequence_mean"
+    ),
+    "cispo": Algorithm(lambda: by_group(group_zscore), own_spread=True, surrogate="cispo"),
     "rloo": Algorithm(lambda: by_group(leave_one_out)),
     "reinforce": Algorithm(returns, gamma=0.99, surrogate="policy_gradient"),
     "reinforce_pp": Algorithm(lambda: by_batch(batch_zscore)),
     "reinforce_pp_baseline": Algorithm(lambda: by_batch(group_mean_batch_scale)),
-    "raft": Algorithm(best_of_group),
+    "raft": Algorithm(best_of_group, own_spread=True),
     "ppo": Algorithm(critic="turn", gamma=0.99, gae_lambda=0.95),
     "ppo_token": Algorithm(critic="token", gamma=1.0, gae_lambda=0.95),
-    "gigpo": Algorithm(anchored, gamma=0.95),
+    "gigpo": Algorithm(anchored, gamma=0.95, own_spread=True),
     "turn_rloo": Algorithm(by_turn, gamma=0.99),
 }
 

@@ -25,6 +25,7 @@ from palestra.store import write_folder
 from palestra.training.critic import Critic
 from palestra.training.learner import Learner
 
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError)
 CRITIC_FILE = "critic.safetensors"
 """Beside the policy's weights, of algorithms that have a critic."""
 
@@ -61,11 +62,12 @@ def load_checkpoint(folder: Path, learner: Learner, critic: Critic | None = None
     try:
         weights = load_file(folder / "model.safetensors")
         tensors = load_file(folder / "optimizer.safetensors")
+        kept = None if critic is None else load_file(folder / CRITIC_FILE)
         _load_weights(learner.model, weights)
         _restore_optimizer(learner, tensors)
-        if critic is not None:
-            load_critic(folder, critic)
-    except (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError) as error:
+        if critic is not None and kept is not None:
+            critic.load(kept)
+    except _UNREADABLE as error:
         raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
     return state
 
@@ -74,9 +76,12 @@ def load_critic(folder: Path, critic: Critic) -> None:
     """Put a checkpoint's critic into ``critic``.
 
     Raises:
-        OSError, KeyError, RuntimeError, SafetensorError: it is missing, torn, or of another model.
+        StoreError: it is missing, torn, or of another model.
     """
-    critic.load(load_file(folder / CRITIC_FILE))
+    try:
+        critic.load(load_file(folder / CRITIC_FILE))
+    except _UNREADABLE as error:
+        raise StoreError(f"the critic in {folder} cannot be loaded: {error}") from error
 
 
 def load_newest(folder: Path, learner: Learner, critic: Critic | None = None) -> dict[str, Any] | None:

@@ -57,8 +57,11 @@ class CriticCredit:
         return metrics if explained is None else metrics | {"critic/explained_variance": explained}
 
     def _rows(self, scored: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> list[Segment]:
-        """Advantages as z-scores of the batch."""
-        scaled = iter(batch_zscore([[*chain(*advantages)]])[0])
+        """Advantages as z-scores of the batch; no rows where there is nothing to choose between."""
+        zscores = batch_zscore([[*chain(*advantages)]])[0]
+        if not any(zscores):
+            return []
+        scaled = iter(zscores)
         made = []
         for each in scored:
             lengths = [len(turn.action_ids) if self.unit == "token" else 1 for turn in each.turns]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palestra.errors import GateFailed
+from palestra.errors import GateFailed, StoreError
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
 from palestra.training.credit import Credit
 from palestra.training.kl_reward import subtract_kl
@@ -43,6 +43,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         metrics = summarize_groups(groups) | parts.curriculum.metrics()
         parts.curriculum.observe(groups)
         segments, credit_metrics = _credited(groups, settings, parts)
+        metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in groups)}
         metrics |= credit_metrics
         if segments:
             metrics |= _learn(segments, update, settings, parts)
@@ -59,10 +60,10 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
             metrics |= parts.validate(update)
         row = {"stage": settings.stage, "update": update, **metrics}
         parts.run.append_metrics(row)
-        if due:  # after the row: a resumed run drops rows past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts, metrics)
         parts.report(update, settings.updates, metrics)
         parts.watch(row, groups)
+        if due:  # last: a resumed run drops rows and alarms past its checkpoint, never misses one before it
+            _save(folder, update, settings, parts, metrics)
 
 
 def _credited(
@@ -172,8 +173,13 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
     update = 0
     if state is not None:
         update = int(state["update"])
-        parts.curriculum.load(state["curriculum"])
-        parts.controls.load(state["controls"])
+        try:
+            parts.curriculum.load(state["curriculum"])
+            parts.controls.load(state["controls"])
+        except KeyError as error:
+            raise StoreError(
+                f"{folder} was written by another version of palestra ({error} is missing): start a new run"
+            ) from error
 
     def is_before(row: Mapping[str, Any]) -> bool:
         return bool(row.get("stage") != settings.stage or row.get("update", 0) <= update)

@@ -1,0 +1,61 @@
+"""Settings of the learner that do not fit together are refused, and the others act."""
+
+import pytest
+
+from palestra.errors import ConfigError
+from palestra.pipeline import parse_config
+from palestra.pipeline.learning_parts import aggregation, check_learning, configured_algorithm, make_rows
+from palestra.training import ALGORITHMS
+
+
+def config(*changes: str):
+    return parse_config("", changes)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_fits_its_own_defaults(name: str):
+    check_learning(config(f"rl.algorithm={name}"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["rl.algorithm=grpoo"], "Did you mean 'grpo'"),
+        (["credit.gamma=0.9"], "credit.gamma is 0.9, but this rl.algorithm has no use"),
+        (["credit.gae_lambda=0.9", "rl.algorithm=turn_rloo"], "those that use it are ppo, ppo_token"),
+        (["critic.epochs=4"], "has no critic"),
+        (["loss.clip_low=0.1", "loss.surrogate=policy_gradient"], r"loss\.clip_low has no effect"),
+        (["loss.kl_target=0.1", "loss.kl_weight=0"], "kl_weight, which is 0"),
+        (
+            ["loss.kl_in=reward", "loss.kl_weight=0", "rl.algorithm=rloo"],
+            "no effect with a loss.kl_weight of 0",
+        ),
+        (["loss.kl_in=reward"], "told apart by the cost alone"),
+        (["rl.algorithm=ppo", "critic.warmup=16"], "would never learn"),
+    ],
+)
+def test_what_does_not_fit_or_would_do_nothing_is_refused(changes: list[str], said: str):
+    with pytest.raises(ConfigError, match=said):
+        check_learning(config(*changes))
+
+
+def test_the_cost_of_straying_fits_credit_that_keeps_the_size_of_rewards():
+    for name in ("rloo", "dr_grpo", "turn_rloo", "reinforce", "ppo"):
+        check_learning(config(f"rl.algorithm={name}", "loss.kl_in=reward"))
+
+
+def test_the_configuration_goes_before_the_algorithm_s_own():
+    assert configured_algorithm(config("rl.algorithm=ppo", "credit.gae_lambda=0")).gae_lambda == 0.0
+    assert configured_algorithm(config("rl.algorithm=gigpo")).gamma == 0.95
+    assert aggregation(config("rl.algorithm=gspo")) == "sequence_mean"
+    assert aggregation(config("rl.algorithm=gspo", "loss.aggregation=constant")) == "constant"
+
+
+def test_an_algorithm_with_a_critic_makes_no_rows_without_one():
+    with pytest.raises(ConfigError, match="by its critic"):
+        make_rows(config("rl.algorithm=ppo"), None)
+
+
+def test_a_key_that_moved_to_another_section_is_named_there():
+    with pytest.raises(ConfigError, match=r"rl\.negative_weight. Did you mean credit\.negative_weight"):
+        config("rl.negative_weight=0.5")
