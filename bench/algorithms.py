@@ -130,7 +130,8 @@ def train(run: Run) -> dict[str, Any]:
     folder = RunFolder.open(run.path)
     summary, rows = run_summary(run.path), [r for r in folder.read_metrics()[0] if r["stage"] == "rl"]
     episodes, tokens, cost = 0.0, 0.0, None
-    size = 16 * 8
+    rl = folder.resolved()["rl"]
+    size = rl["tasks_per_update"] * rl["group_size"]
     for row in rows:
         episodes += size
         tokens += size * row["tokens/action_mean"]
