@@ -167,10 +167,13 @@ def table(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
             f"| `{algorithm}` | {len(mine)} | {mean(r['sft'] for r in mine):.1%} | {mean(r['rl'] for r in mine):.1%} | {each} | "
             f"{100 * min(r['rl'] - r['sft'] for r in mine):+.0f} | {min(r['format'] for r in mine):.1%} | "
             f"{len(costs)} of {len(mine)} | "
-            f"{median(c[0] for c in costs) if costs else float('nan'):,.0f} | "
-            f"{median(c[1] for c in costs) if costs else float('nan'):,.0f} | {max(r['memory'] for r in mine):.0f} |"
+            f"{_median(costs, 0)} | {_median(costs, 1)} | {max(r['memory'] for r in mine):.0f} |"
         )
-    return [line.replace("| nan |", "| – |") for line in lines]
+    return lines
+
+
+def _median(costs: list[tuple[float, float]], part: int) -> str:
+    return f"{median(cost[part] for cost in costs):,.0f}" if costs else "–"
 
 
 def curves(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
