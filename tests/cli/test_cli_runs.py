@@ -43,6 +43,14 @@ def test_collect_leaves_a_whole_run(collected: Path) -> None:
     assert run.stage_result("collect")["attempts"] == 12
 
 
+def test_settings_that_do_not_fit_are_refused_before_a_run_is_made(palestra, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = palestra("train", "quickstart", "--out", out, "--set", "rl.algorithm=grpoo")
+    assert done.code == 2
+    assert "Did you mean 'grpo'?" in done.err
+    assert not out.exists()
+
+
 def test_a_finished_stage_is_not_repeated(palestra, collected: Path) -> None:
     before = files(collected)
     done = palestra("collect", collected, "--resume")

@@ -36,7 +36,13 @@ STAGES: Mapping[str, Stage] = {
 
 
 def create_run(path: Path, config_text: str, config: RunConfig, command: str) -> RunFolder:
-    """A new run folder for ``config``."""
+    """A new run folder for ``config``.
+
+    Raises:
+        ConfigError: settings of the learner or the curriculum do not fit together; no folder is made.
+    """
+    check_learning(config)
+    check_curriculum(config)
     return RunFolder.create(path, config_text=config_text, resolved=config.model_dump(), command=command)
 
 
@@ -52,15 +58,13 @@ def run_pipeline(
     """Execute ``stages`` that have not finished, in order.
 
     Raises:
-        ConfigError: there is no such stage, or settings of the learner do not fit together.
+        ConfigError: there is no such stage.
         GateFailed: a stage refuses to go on; what to do is in the message.
         UnsolvableTask: the world's oracle does not satisfy its verifier.
     """
     unknown = [name for name in stages if name not in STAGES]
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
-    check_learning(config)
-    check_curriculum(config)
     players = Players(config.policy.threads)
     workshop = Workshop(run, config, reporter, players)
     if any(run.stage_result(name) is None for name in stages):
