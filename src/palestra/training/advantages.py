@@ -193,6 +193,11 @@ def turn_leave_one_out(returns: Sequence[Sequence[float]]) -> list[list[float]]:
     return advantages
 
 
+def lean(advantage: float, negative_weight: float) -> float:
+    """The advantage, a negative one scaled by ``negative_weight``."""
+    return advantage if advantage > 0 else advantage * negative_weight
+
+
 def has_reward_spread(rewards: Sequence[float]) -> bool:
     """Whether scored rewards differ by more than the order of their additions can make them.
 

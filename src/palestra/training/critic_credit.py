@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from palestra.training.advantages import batch_zscore, gae
+from palestra.training.advantages import batch_zscore, gae, lean
 from palestra.training.critic import Critic, explained_variance
 from palestra.training.segments import CreditUnit, make_segment, state_segment
 from palestra.types import Segment, Trajectory, TrajectoryGroup
@@ -65,12 +65,11 @@ class CriticCredit:
         made = []
         for each in scored:
             lengths = [len(turn.action_ids) if self.unit == "token" else 1 for turn in each.turns]
-            given = [[self._weighted(next(scaled) or 0.0) for _ in range(length)] for length in lengths]
+            given = [
+                [lean(next(scaled) or 0.0, self.negative_weight) for _ in range(length)] for length in lengths
+            ]
             made.append(make_segment(each, given if self.unit == "token" else [*chain(*given)]))
         return made
-
-    def _weighted(self, advantage: float) -> float:
-        return advantage if advantage > 0 else advantage * self.negative_weight
 
     def _rewards(self, trajectory: Trajectory) -> list[float]:
         """A reward a step; a turn's reward falls on its last token."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from palestra.errors import GateFailed, StoreError
+from palestra.training.advantages import lean
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
 from palestra.training.credit import Credit
 from palestra.training.kl_reward import subtract_kl
@@ -130,7 +131,7 @@ def advantage_segments(
         for trajectory, advantages in zip(group.trajectories, credited, strict=True):
             if advantages is None or trajectory.stop_reason is StopReason.env_error:
                 continue
-            weighted = [each if each > 0 else each * negative_weight for each in advantages]
+            weighted = [lean(each, negative_weight) for each in advantages]
             if any(weighted):
                 segments.append(make_segment(trajectory, weighted))
     return segments
