@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from palestra.actions import ActionFormat
+from palestra.monitor import GuardAction
 from palestra.rewards import DEFAULT_WEIGHTS
 
 
@@ -119,6 +120,12 @@ class CreditConfig(_Section):
     gae_lambda: float | None = Field(
         None, ge=0, le=1, description="0 trusts the critic, 1 what was earned; only with a critic."
     )
+    schedule_lambda: bool = Field(
+        False, description="Lower lambda when the reward oscillates, raise it when it crawls."
+    )
+    batch_share: float = Field(
+        0.0, ge=0, le=1, description="Share of an advantage taken against the batch instead of the group."
+    )
     negative_weight: float = Field(
         0.3, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."
     )
@@ -209,5 +216,9 @@ class RunConfig(_Section):
     curriculum: CurriculumConfig = Field(CurriculumConfig(), description="What grows.")
     critic: CriticConfig = Field(CriticConfig(), description="Value model.")
     loss: LossConfig = Field(LossConfig(), description="Loss.")
+    guards: dict[str, GuardAction] = Field(
+        default_factory=dict,
+        description="What is done when a detector speaks; a warning where none is named.",
+    )
     mine: MineConfig = Field(MineConfig(), description="Hard examples.")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Held-out test.")

@@ -3,7 +3,7 @@
 The pipeline creates it, every stage writes into it, the viewer and a resumed run read it::
 
     config.yaml resolved.yaml manifest.json    what was asked, what that meant, with which versions
-    metrics.jsonl alarms.jsonl                 what happened, a row at a time
+    metrics.jsonl alarms.jsonl changes.jsonl   what happened, a row at a time
     trajectories/<stage>/<name>.parquet        every episode
     checkpoints/<stage>/step-N/                weights and optimiser to resume from
     stages/<stage>.json                        finished stages, which are not repeated
@@ -134,9 +134,18 @@ class RunFolder:
         """The alarms and the numbers of torn lines."""
         return read_rows(self.path / "alarms.jsonl")
 
-    def keep_alarms(self, predicate: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Keep the alarms that satisfy ``predicate``."""
-        keep_rows(self.path / "alarms.jsonl", predicate)
+    def append_change(self, change: Mapping[str, Any]) -> None:
+        """Add to ``changes.jsonl`` a setting that training changed by itself, and why."""
+        append_row(self.path / "changes.jsonl", change)
+
+    def read_changes(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The changes and the numbers of torn lines."""
+        return read_rows(self.path / "changes.jsonl")
+
+    def keep_notes(self, predicate: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Keep the alarms and changes that satisfy ``predicate``."""
+        for name in ("alarms.jsonl", "changes.jsonl"):
+            keep_rows(self.path / name, predicate)
 
     def write_groups(self, stage: str, name: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Write ``trajectories/<stage>/<name>.parquet``, whole or not at all.
