@@ -190,12 +190,13 @@ def test_a_group_with_one_attempt_too_old_is_dropped_whole_and_counted_once(run:
     assert store.read(1)[1] == mixed
 
 
-def test_a_resumed_store_serves_what_an_uninterrupted_one_does(run: RunFolder) -> None:
-    store = ExperienceStore(run, "rl", max_policy_lag=1)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_resumed_store_serves_what_an_uninterrupted_one_does(run: RunFolder, lag: int) -> None:
+    store = ExperienceStore(run, "rl", max_policy_lag=lag)
     for update in range(1, 6):
         store.add(update, update_groups(update))
         store.fresh(update - 1)
-    resumed = ExperienceStore(RunFolder.open(run.path), "rl", max_policy_lag=1, after_update=5)
+    resumed = ExperienceStore(RunFolder.open(run.path), "rl", max_policy_lag=lag, after_update=5)
     for update in (6, 7, 8):
         for each in (store, resumed):
             each.add(update, update_groups(update, update - 1 - update % 2))
