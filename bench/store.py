@@ -1,6 +1,6 @@
 """Memory of the experience store over 10⁶ turns, written to ``docs/evidence/store.md``.
 
-    python bench/store.py           # about 5 minutes on one core
+    python bench/store.py           # about 5 minutes on one free core
     python bench/store.py --quick   # 12,000 turns, under a minute, writes no page
 
 Episodes are those of the noisy teacher in ``orders``, tokenised by the nano tokenizer, with random log-probabilities.
@@ -256,6 +256,11 @@ def growth(samples: list[tuple[int, int]]) -> float:
     return max(values[half:]) / max(values[:half]) - 1
 
 
+def saved(forms: dict[str, dict[str, float]], form: str) -> float:
+    """How far the store is below a form, by the less favourable measure."""
+    return min(1 - size / forms[form][meter] for meter, size in forms["store"].items())
+
+
 def report(
     pool: dict[str, float], forms: dict[str, dict[str, float]], drive: dict[str, Any]
 ) -> Iterator[str]:
@@ -284,10 +289,10 @@ def report(
         size = forms[form]
         below = [f"{1 - ours[meter] / size[meter]:.1%}" if form != "store" else "–" for meter in size]
         yield f"| {meaning} | {size['counted'] / 1e3:,.0f} | {size['rss'] / 1e3:,.0f} | {below[0]} | {below[1]} |"
-    worst = min(1 - ours[meter] / peer[meter] for meter in ours)
     yield (
-        f"\nTarget: at least {TARGET:.0%} below the peer. Measured: {worst:.1%} below, by the less favourable of the two measures.\n"
-        f"Against texts alone, without a single number, it is {1 - ours['counted'] / forms['text']['counted']:.0%} below.\n"
+        f"\nTarget: at least {TARGET:.0%} below the peer. By the less favourable measure it is {saved(forms, 'peer'):.1%} below the peer, and "
+        f"{saved(forms, 'text'):.1%} below\ntexts alone, without a single number. "
+        "Attempts at one task say much the same here, which compresses well: a\npolicy whose texts differ more saves less.\n"
     )
     yield f"## {samples[-1][0]:,} turns\n"
     yield (
@@ -339,7 +344,6 @@ def main() -> None:
     if not asked.quick:
         PAGE.write_text(lines, encoding="utf-8")
     ours, peer = forms["store"], forms["peer"]
-    below = min(1 - ours[meter] / peer[meter] for meter in ours)
     result = {
         "name": "store",
         "ratio": ours["counted"] / peer["counted"],
@@ -347,7 +351,7 @@ def main() -> None:
         "peer": peer["counted"],
         "unit": "bytes per kept update",
         "checks": {
-            "below_text": below >= TARGET,
+            "below_text": saved(forms, "peer") >= TARGET,
             "flat": growth(drive["samples"]) <= FLAT,
             "exact": drive["exact"],
         },
