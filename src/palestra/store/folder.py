@@ -155,7 +155,7 @@ class RunFolder:
         Raises:
             StoreError: as ``write_trajectory_file``, or if ``stage`` or ``name`` is no plain name.
         """
-        write_trajectory_file(self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet", groups)
+        write_trajectory_file(self.trajectory_file(stage, name), groups)
 
     def read_groups(self, stage: str, name: str | None = None) -> Iterator[TrajectoryGroup]:
         """The groups of a stage, file by file in natural order, or those of one of its files.
@@ -164,7 +164,15 @@ class RunFolder:
         """
         if name is None:
             return read_whole_files(self.trajectory_files(stage))
-        return read_whole_files([self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet"])
+        return read_whole_files([self.trajectory_file(stage, name)])
+
+    def trajectory_file(self, stage: str, name: str) -> Path:
+        """Where ``write_groups`` puts what it is given.
+
+        Raises:
+            StoreError: if ``stage`` or ``name`` is no plain name.
+        """
+        return self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet"
 
     def trajectory_stages(self) -> list[str]:
         """The stages that have trajectories, in natural order."""
