@@ -35,7 +35,7 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["credit.schedule_lambda=true"], "has no lambda"),
         (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
         (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
-        (["guards.fel_back=pause"], "Did you mean 'fell_back'"),
+        (["rl.guards.fel_back=pause"], "Did you mean 'fell_back'"),
     ],
 )
 def test_what_does_not_fit_or_would_do_nothing_is_refused(changes: list[str], said: str):

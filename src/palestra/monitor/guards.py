@@ -34,7 +34,7 @@ class Guards:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
                 hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
-                raise ConfigError(f"guards.{name}: there is no detector {name!r}. {hint}")
+                raise ConfigError(f"rl.guards.{name}: there is no detector {name!r}. {hint}")
         self._actions = {name: action for name, action in actions.items() if action != "warn"}
         self._acted: dict[str, int] = {}
 

@@ -106,6 +106,10 @@ class RlConfig(_Section):
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
     validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
+    guards: dict[str, GuardAction] = Field(
+        default_factory=dict,
+        description="What is done when a detector speaks; a warning where none is named.",
+    )
 
 
 class CreditConfig(_Section):
@@ -216,9 +220,5 @@ class RunConfig(_Section):
     curriculum: CurriculumConfig = Field(CurriculumConfig(), description="What grows.")
     critic: CriticConfig = Field(CriticConfig(), description="Value model.")
     loss: LossConfig = Field(LossConfig(), description="Loss.")
-    guards: dict[str, GuardAction] = Field(
-        default_factory=dict,
-        description="What is done when a detector speaks; a warning where none is named.",
-    )
     mine: MineConfig = Field(MineConfig(), description="Hard examples.")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Held-out test.")

@@ -223,7 +223,7 @@ def _train(
             curriculum=curriculum,
             validate=validate,
             watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
-            guards=Guards(workshop.config.guards),
+            guards=Guards(rl.guards),
             note=partial(_say_change, workshop),
             report=_line_reporter(workshop, stage),
         ),

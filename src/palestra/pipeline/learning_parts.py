@@ -28,7 +28,7 @@ from palestra.training import (
 
 
 def check_learning(config: RunConfig) -> None:
-    """Refuse settings of ``rl``, ``credit``, ``loss`` and ``guards`` that do not fit or would do nothing.
+    """Refuse settings of ``rl``, ``credit`` and ``loss`` that do not fit or would do nothing.
 
     Raises:
         ConfigError: names the key and what to do.
@@ -39,7 +39,7 @@ def check_learning(config: RunConfig) -> None:
         algorithm.make_credit(config.credit.batch_share)
     elif config.credit.batch_share:
         raise ConfigError("credit.batch_share: a critic does not compare attempts; leave it out.")
-    Guards(config.guards)
+    Guards(config.rl.guards)
     if algorithm.critic is None and config.critic != CriticConfig():
         raise ConfigError(
             f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
