@@ -141,8 +141,8 @@ def _learn(
                 return {"gradient/norm": math.nan, "learning_rate": rate}
             raise GateFailed(
                 f"{settings.stage} update {update}: {error}. Start a new run with a lower "
-                "rl.learning_rate or with rl.guards.not_finite=roll_back; resuming this one would come to the "
-                "same point."
+                "rl.learning_rate or with rl.guards.not_finite=roll_back; resuming this one would come to "
+                "the same point."
             ) from error
         sums.setdefault("policy/kl_mismatch", values["policy/kl_sampled"])  # before the first step
         count = values.pop("tokens/trained")
