@@ -35,6 +35,7 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["credit.schedule_lambda=true"], "has no lambda"),
         (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
         (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
+        (["rl.max_policy_lag=1", "rl.algorithm=reinforce"], "needs a ratio"),
         (["rl.guards.fel_back=pause"], "Did you mean 'fell_back'"),
     ],
 )

@@ -147,7 +147,7 @@ def test_only_the_newest_updates_stay_hot_and_all_are_read_on_demand(run: RunFol
     assert [path.name for path in run.trajectory_files("rl")] == [f"update-{n}.parquet" for n in range(1, 6)]
     sizes = [path.stat().st_size for path in run.trajectory_files("rl")]
     assert store.metrics()["experience/hot_updates"] == 2
-    assert store.metrics()["experience/bytes"] == sum(sizes[-2:])
+    assert store.hot_bytes == sum(sizes[-2:])
     for path in run.trajectory_files("rl")[3:]:
         path.unlink()
     assert [store.read(update) for update in range(1, 6)] == [update_groups(n) for n in range(1, 6)]
@@ -303,7 +303,7 @@ def test_memory_is_flat_and_a_small_part_of_the_records(run: RunFolder) -> None:
         kept = tracemalloc.get_traced_memory()[0] - warm - grown
     finally:
         tracemalloc.stop()
-    hot = store.metrics()["experience/bytes"]
+    hot = store.hot_bytes
     assert [store.read(update) for update in (39, 40)] == records
     assert hot < 0.35 * kept
     assert grown < 0.25 * hot  # a leak of one shard an update would be 15 times as much as the buffer

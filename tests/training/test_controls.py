@@ -30,6 +30,7 @@ SETTINGS = LoopSettings(
     epochs=2,
     kl_in_reward=False,
     recompute=False,
+    max_policy_lag=0,
     checkpoint_every=1,
     seed=0,
 )

@@ -104,6 +104,12 @@ class RlConfig(_Section):
     learning_rate: float = Field(3e-3, gt=0, description="At the start; 5e-6 with adamw suits a large model.")
     final_learning_rate: float = Field(3e-4, ge=0, description="At the end; linear in between.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
+    max_policy_lag: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Versions an episode may be older than the policy; 1 learns from each batch twice.",
+    )
     validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
     guards: dict[str, GuardAction] = Field(

@@ -192,6 +192,7 @@ def _train(
         epochs=rl.epochs,
         kl_in_reward=loss.kl_in == "reward",
         recompute=loss.mismatch_cap is not None,
+        max_policy_lag=rl.max_policy_lag,
         checkpoint_every=rl.validate_every,
         seed=workshop.config.seed,
     )

@@ -57,6 +57,12 @@ def check_learning(config: RunConfig) -> None:
         raise ConfigError(
             f"credit.schedule_lambda: rl.algorithm {config.rl.algorithm!r} has no lambda; leave it out."
         )
+    surrogate = loss.surrogate or algorithm.surrogate
+    if config.rl.max_policy_lag and surrogate == "policy_gradient":
+        raise ConfigError(
+            "rl.max_policy_lag needs a ratio to the policy that sampled, which the surrogate policy_gradient "
+            "has not: set it to 0, or loss.surrogate to clip."
+        )
     if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
         raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
 

@@ -131,13 +131,14 @@ class ExperienceStore:
         hot = self._hot.get(update)
         return decode_groups(hot.shard if hot else read_shard(self._path(update)), self._path(update))
 
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of the hot updates; they vary a little, since wall times are stored too."""
+        return sum(len(hot.shard) for hot in self._hot.values())
+
     def metrics(self) -> dict[str, float]:
-        """What is in memory, and the groups that the last ``fresh`` lost to age."""
-        return {
-            "experience/hot_updates": len(self._hot),
-            "experience/bytes": sum(len(hot.shard) for hot in self._hot.values()),
-            "experience/stale": self._stale,
-        }
+        """How many updates are in memory, and the groups that the last ``fresh`` lost to age."""
+        return {"experience/hot_updates": len(self._hot), "experience/stale": self._stale}
 
     def _keep(self, update: int, groups: Sequence[TrajectoryGroup], *, offered: bool) -> None:
         versions = tuple(min(each.policy_version for each in group.trajectories) for group in groups)

@@ -1,7 +1,8 @@
 """Online reinforcement learning on one page: tasks -> trajectories -> advantages -> update -> new policy.
 
-Strictly on-policy: the policy is frozen while a batch is collected. Everything an update needs follows
-from the seed, its number and the checkpoint before it, so a killed run goes on bit for bit.
+The policy is frozen while a batch is collected, and strictly on-policy unless ``max_policy_lag`` lets it
+learn from the batch before as well. Everything an update needs follows from the seed, its number and the
+checkpoint before it, so a killed run goes on bit for bit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from palestra.errors import GateFailed, StoreError, TrainingPaused
 from palestra.monitor import GuardAction
+from palestra.store import ExperienceStore
 from palestra.training.advantages import lean
 from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint, validation_scores
 from palestra.training.credit import Credit
@@ -39,8 +41,11 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
     """
     folder = parts.run.path / "checkpoints" / settings.stage
     start = _resume(folder, settings, parts)
+    experience = ExperienceStore(
+        parts.run, settings.stage, max_policy_lag=settings.max_policy_lag, after_update=start
+    )
     for update in range(start + 1, settings.updates + 1):
-        groups, metrics = _play_and_learn(update, settings, parts)
+        groups, metrics = _play_and_learn(update, experience, settings, parts)
         due = update % settings.checkpoint_every == 0 or update == settings.updates
         if due:
             parts.engine.weights_changed(settings.first_version + update)
@@ -61,9 +66,9 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
 
 
 def _play_and_learn(
-    update: int, settings: LoopSettings, parts: LoopParts
+    update: int, experience: ExperienceStore, settings: LoopSettings, parts: LoopParts
 ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-    """One batch of episodes, stored, and what was learned from it."""
+    """One batch of episodes, stored, and what was learned from it and from earlier ones that are fresh."""
     began = time.perf_counter()
     version = settings.first_version + update - 1
     parts.engine.weights_changed(version)
@@ -72,11 +77,12 @@ def _play_and_learn(
         version, parts.pick_tasks(update), settings.group_size, name, sampling_seed(settings.seed, name)
     )
     sampled = time.perf_counter()
-    parts.run.write_groups(settings.stage, f"update-{update}", groups)
-    metrics = summarize_groups(groups) | parts.curriculum.metrics()
+    experience.add(update, groups)
+    fresh = experience.fresh(version)
+    metrics = summarize_groups(groups) | parts.curriculum.metrics() | experience.metrics()
     parts.curriculum.observe(groups)
-    segments, credit_metrics = _credited(groups, settings, parts)
-    metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in groups)}
+    segments, credit_metrics = _credited(fresh, settings, parts)
+    metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in fresh)}
     metrics |= credit_metrics
     if segments:
         metrics |= _learn(segments, update, settings, parts)
@@ -151,7 +157,9 @@ def _learn(
             sums[name] = sums.get(name, 0.0) + value * count
     mismatch = sums.pop("policy/kl_mismatch")
     metrics = {name: value / tokens for name, value in sums.items()}
-    metrics |= {"tokens/trained": tokens, "policy/kl_mismatch": mismatch}
+    metrics["tokens/trained"] = tokens
+    if not settings.max_policy_lag:  # else it would measure the lag, not the sampler
+        metrics["policy/kl_mismatch"] = mismatch
     return metrics | {f"policy/{name}_weight": value for name, value in weights.items()}
 
 

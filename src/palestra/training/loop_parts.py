@@ -56,6 +56,8 @@ class LoopSettings:
     """Whether the distance to the reference is a cost of turns; else it is a term of the loss."""
     recompute: bool
     """Whether the learner works out its own log-probabilities before the first step, to weigh a mismatch."""
+    max_policy_lag: int
+    """Policy versions by which an episode may be older than the policy that learns from it."""
     checkpoint_every: int
     seed: int
 
