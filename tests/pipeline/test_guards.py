@@ -73,6 +73,7 @@ def rolled_back(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         "rl.learning_rate=0.05",
         "rl.final_learning_rate=0.05",
         "rl.validate_every=1",
+        "sft.epochs=3",
         "rl.guards.far_from_reference=roll_back",
         "rl.guards.not_finite=lower_rate",
     )

@@ -246,4 +246,5 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
 
     parts.run.keep_metrics(is_before)
     parts.run.keep_notes(is_before)
+    keep_checkpoints(folder, KEPT_CHECKPOINTS)  # a killed run may not have come to it
     return update
