@@ -12,7 +12,7 @@ from palestra.errors import TrainingPaused
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.run import create_run, open_run, run_pipeline
 from palestra.store import RunFolder
-from palestra.training import best_checkpoint, checkpoint_state
+from palestra.training import checkpoint_state
 
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
@@ -66,14 +66,15 @@ def interrupted(calm: RunFolder, path: Path, step: int) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def rolled_back(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A rate that ruins the policy at once, and a guard that goes back."""
+    """A rate that rises until it ruins the policy, and a guard that goes back."""
     path = tmp_path_factory.mktemp("guards") / "run"
     started(
         path,
-        "rl.learning_rate=0.05",
-        "rl.final_learning_rate=0.05",
+        "rl.learning_rate=0.002",
+        "rl.final_learning_rate=0.08",
         "rl.validate_every=1",
-        "sft.epochs=3",
+        "rl.validation_tasks=8",
+        "sft.epochs=2",
         "rl.guards.far_from_reference=roll_back",
         "rl.guards.not_finite=lower_rate",
     )
@@ -85,9 +86,11 @@ def test_a_roll_back_puts_back_the_best_weights_and_halves_the_rate(rolled_back:
     assert changes
     assert all(change["reason"].startswith("far_from_reference: ") for change in changes)
     rate = [change for change in changes if change["setting"] == "rl.learning_rate"]
-    assert (rate[0]["before"], rate[0]["after"]) == (0.05, 0.025)
-    after = [row for row in rows(rolled_back) if row["update"] > rate[0]["update"] and "learning_rate" in row]
-    assert after[0]["learning_rate"] == 0.025
+    assert rate[0]["after"] == rate[0]["before"] / 2
+    rates = {row["update"]: row["learning_rate"] for row in rows(rolled_back) if "learning_rate" in row}
+    at = rate[0]["update"]
+    assert rates[at] == rate[0]["before"]
+    assert rates[at + 1] == pytest.approx((0.002 + (0.08 - 0.002) * at / 5) / 2)
     back = [change for change in changes if change["setting"] == "checkpoint"]
     assert back
     assert all(change["after"] <= change["before"] for change in back)
@@ -97,10 +100,10 @@ def test_a_checkpoint_after_a_roll_back_has_the_scores_of_the_weights_it_holds(r
     validated = {
         int(row["update"]): [row["validation/success"], row["validation/reward"]] for row in rows(rolled_back)
     }
-    first = next(each for each in rolled_back.read_changes()[0] if each["setting"] == "checkpoint")
-    at, to = int(first["before"]), int(first["after"])
+    last = [each for each in rolled_back.read_changes()[0] if each["setting"] == "checkpoint"][-1]
+    at, to = int(last["before"]), int(last["after"])
     assert validated[at] != validated[to]
-    assert best_checkpoint(rolled_back.path / "checkpoints" / "rl").name == f"step-{at}"
+    assert weights(rolled_back, at) == weights(rolled_back, to)
     state = checkpoint_state(rolled_back.path / "checkpoints" / "rl" / f"step-{at}")
     assert state["validation"] == validated[to]
 
