@@ -99,9 +99,10 @@ def _workshop(run: Any, config: RunConfig) -> Workshop:
     from palestra.pipeline.workshop import Workshop
 
     Workshop(run, config, Reporter()).preflight()
+    from palestra.pipeline.model_parts import load_judge
     from palestra.pipeline.players import Players
 
-    return Workshop(run, config, Reporter(), Players(config.policy.threads))
+    return Workshop(run, config, Reporter(), Players(config.policy.threads), load_judge(config))
 
 
 def _print(result: dict[str, Any], title: str) -> None:

@@ -71,14 +71,14 @@ def read_rubric(text: str) -> Rubric:
     from pydantic import ValidationError
 
     from palestra.pipeline.config import RubricConfig
-    from palestra.rewards import Rubric
+    from palestra.pipeline.workshop import make_rubric
 
     if "=" in text and not Path(text).exists():
         values: Any = {"weights": dict(part.strip().partition("=")[::2] for part in text.split(","))}
     elif Path(text).is_file():
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
         values = loaded.get("rubric", loaded) if isinstance(loaded, dict) else {}
-        values = values if "weights" in values else {"weights": values}
+        values = values if {"weights", "reward_model"} & values.keys() else {"weights": values}
     else:
         raise ConfigError(f"{text} is neither a YAML file nor weights such as outcome=1,process=0.5.")
     try:
@@ -86,7 +86,12 @@ def read_rubric(text: str) -> Rubric:
     except ValidationError as error:
         found = error.errors()[0]
         raise ConfigError(f"rubric: {'.'.join(map(str, found['loc']))}: {found['msg']}") from error
-    return Rubric(section.weights, allow_uneven_scales=section.allow_uneven_scales)
+    judge = None
+    if section.reward_model:
+        from palestra.training import StoredReward
+
+        judge = StoredReward(Path(section.reward_model).resolve())
+    return make_rubric(section, judge)
 
 
 def best_changes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float | None:
