@@ -234,7 +234,7 @@ def test_a_reward_model_of_another_vocabulary_is_refused(judge: Path, tmp_path: 
     changed["model"]["merges"] = changed["model"]["merges"][:-1]
     (other / "tokenizer.json").write_text(json.dumps(changed), encoding="utf-8")
     with pytest.raises(ConfigError, match="another vocabulary"):
-        load_judge(parse_config(CONFIG, [f"rubric.reward_model={other}"]))
+        load_judge(str(other), "nano")
 
 
 def test_the_reward_model_s_weight_can_be_set_and_needs_a_model(tmp_path: Path):
@@ -256,14 +256,23 @@ def test_preferences_of_a_weak_policy_make_it_better_and_a_reward_model_that_is_
 ):
     more = ["rl.updates=2", "rl.tasks_per_update=16", "rl.group_size=6", "rl.validate_every=2"]
     tested = ["evaluation.tasks=48", "evaluation.sampled=true", "rl.validation_tasks=16"]
-    weak = ["sft.learning_rate=0.0025", f"seed={seed}", "collect.attempts=1"]
-    source = trained(tmp_path / "source", *more, *tested, *weak, stages=["collect", "sft", "rl", "evaluate"])
-    run = preferred(source, tmp_path / "new", replace(DPO, epochs=2, pairs_per_update=16))
+    weak = ["sft.learning_rate=0.0025", "rollout.max_turns=1", "collect.attempts=1", "collect.wrong=0.06"]
+    source = trained(
+        tmp_path / "source",
+        *more,
+        *tested,
+        *weak,
+        f"seed={seed}",
+        stages=["collect", "sft", "rl", "evaluate"],
+    )
+    run = preferred(source, tmp_path / "new", replace(DPO, epochs=2, pairs_per_update=16, learning_rate=1e-3))
     evals = run.read_evals()
     for mode in ("greedy", "sampled"):
-        assert evals[f"dpo-{mode}"]["success"] >= evals[f"rl-{mode}"]["success"], mode
-    assert evals["dpo-sampled"]["success"] >= evals["rl-sampled"]["success"] + 0.2
+        before, after = evals[f"rl-{mode}"]["success"], evals[f"dpo-{mode}"]["success"]
+        print(f"seed {seed} {mode}: {before:.2f} to {after:.2f}")
+        assert after >= before + 0.15, mode
     about = train_reward_model(
         Workshop(*open_run(source.path), quiet()), tmp_path / "judge", replace(JUDGE, pairs_per_update=16)
     )
+    print(f"seed {seed} reward model: {about['held_out_accuracy']:.2f} of {about['held_out_pairs']} pairs")
     assert about["held_out_accuracy"] >= 0.7

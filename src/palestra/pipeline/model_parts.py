@@ -111,24 +111,22 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
     return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]), found)
 
 
-def load_judge(config: RunConfig) -> StoredReward | None:
-    """The configured reward model, if there is one.
+def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
+    """The configured reward model, if there is one; ``policy`` is the configured ``policy.model``.
 
     Raises:
         ConfigError: it reads other token ids than the policy writes.
         StoreError: it cannot be loaded.
     """
-    if config.rubric.reward_model is None:
+    if reward_model is None:
         return None
-    folder = Path(config.rubric.reward_model)
-    _, template = load_reward_model(folder)
-    policy = NANO_FOLDER if config.policy.model == "nano" else Path(config.policy.model)
-    if not template.same_ids(load_template(policy)):
+    _, template = load_reward_model(Path(reward_model))
+    if not template.same_ids(load_template(NANO_FOLDER if policy == "nano" else Path(policy))):
         raise ConfigError(
-            f"rubric.reward_model {folder} reads the token ids of another vocabulary than policy.model "
-            f"{config.policy.model!r} writes. Train one from a run of this policy: palestra reward-model RUN"
+            f"rubric.reward_model {reward_model} reads the token ids of another vocabulary than policy.model "
+            f"{policy!r} writes. Train one from a run of this policy: palestra reward-model RUN"
         )
-    return StoredReward(folder.resolve())
+    return StoredReward(Path(reward_model).resolve())
 
 
 def _wrap(

@@ -70,7 +70,8 @@ def run_pipeline(
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
     players = Players(config.policy.threads)
-    workshop = Workshop(run, config, reporter, players, load_judge(config))
+    judge = load_judge(config.rubric.reward_model, config.policy.model)
+    workshop = Workshop(run, config, reporter, players, judge)
     if any(run.stage_result(name) is None for name in stages):
         workshop.preflight()
     try:
