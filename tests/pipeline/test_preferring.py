@@ -41,6 +41,10 @@ def quiet() -> Reporter:
     return Reporter(Console(file=io.StringIO()))
 
 
+def shop(run: RunFolder) -> Workshop:
+    return Workshop(*open_run(run.path), quiet())
+
+
 def trained(path: Path, *changes: str, stages=("collect", "sft", "rl")) -> RunFolder:
     config = parse_config(CONFIG, changes)
     run = create_run(path, CONFIG, config, "test")
@@ -49,7 +53,7 @@ def trained(path: Path, *changes: str, stages=("collect", "sft", "rl")) -> RunFo
 
 
 def preferred(source: RunFolder, path: Path, options: DpoOptions = DPO) -> RunFolder:
-    run = start_dpo(source, path, options, "test")
+    run = start_dpo(shop(source), path, options, "test")
     run_pipeline(*open_run(run.path), quiet(), ["dpo"])
     return run
 
@@ -71,7 +75,7 @@ def template(source: RunFolder):
 @pytest.fixture(scope="module")
 def judge(source: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judge") / "judge"
-    train_reward_model(Workshop(source, parse_config(CONFIG), quiet()), folder, JUDGE)
+    train_reward_model(shop(source), folder, JUDGE)
     return folder
 
 
@@ -116,7 +120,7 @@ def test_a_run_without_pairs_says_why_and_what_to_do(tmp_path: Path, template):
 
 def test_dpo_starts_from_a_copy_that_stands_alone(source: RunFolder, tmp_path: Path):
     before = files(source.path)
-    run = start_dpo(source, tmp_path / "new", DPO, "palestra dpo")
+    run = start_dpo(shop(source), tmp_path / "new", DPO, "palestra dpo")
     assert files(source.path) == before
     assert run.manifest["command"] == "palestra dpo"
     copied = files(run.path)
@@ -128,11 +132,11 @@ def test_dpo_starts_from_a_copy_that_stands_alone(source: RunFolder, tmp_path: P
 
 
 def test_dpo_refuses_a_place_that_is_taken_and_a_run_that_it_made(source: RunFolder, tmp_path: Path):
-    run = start_dpo(source, tmp_path / "new", DPO, "test")
+    run = start_dpo(shop(source), tmp_path / "new", DPO, "test")
     with pytest.raises(StoreError, match="already holds a run"):
-        start_dpo(source, run.path, DPO, "test")
+        start_dpo(shop(source), run.path, DPO, "test")
     with pytest.raises(ConfigError, match="pairs are spent"):
-        start_dpo(run, tmp_path / "other", DPO, "test")
+        start_dpo(shop(run), tmp_path / "other", DPO, "test")
     assert not (tmp_path / "other").exists()
 
 
@@ -154,7 +158,7 @@ def test_dpo_leaves_pairs_metrics_and_an_evaluation_on_the_tasks_of_the_others(
     assert [row["update"] for row in rows] == list(range(1, -(-len(pairs) // 8) + 1))
     assert rows[0]["dpo/loss"] == pytest.approx(0.6931, abs=1e-3)
     assert rows[-1]["dpo/loss"] < rows[0]["dpo/loss"]
-    known = Workshop(source, parse_config(CONFIG), quiet()).held_out_tasks("test", 6)
+    known = shop(source).held_out_tasks("test", 6)
     assert [group.task for group in run.read_groups("eval-dpo")] == known
     assert run.read_evals()["dpo-greedy"]["episodes"] == 6
 
@@ -169,7 +173,7 @@ class Interrupting(Reporter):
 
 def test_an_interrupted_dpo_comes_to_the_same_end(source: RunFolder, tmp_path: Path):
     calm = preferred(source, tmp_path / "calm")
-    cut = start_dpo(source, tmp_path / "cut", DPO, "test")
+    cut = start_dpo(shop(source), tmp_path / "cut", DPO, "test")
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(*open_run(cut.path), Interrupting(Console(file=io.StringIO())), ["dpo"])
     assert cut.stage_result("dpo") is None
@@ -202,14 +206,14 @@ def test_a_reward_model_says_how_it_was_tested_and_is_not_made_twice(source: Run
     count = len((judge / "pairs.jsonl").read_text().splitlines())
     assert about["pairs"] + about["held_out_pairs"] == count
     before = files(judge)
-    assert train_reward_model(Workshop(source, parse_config(CONFIG), quiet()), judge, JUDGE) == about
+    assert train_reward_model(shop(source), judge, JUDGE) == about
     assert files(judge) == before
 
 
 def test_a_reward_model_takes_no_folder_with_something_else(source: RunFolder, tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StoreError, match="not empty"):
-        train_reward_model(Workshop(source, parse_config(CONFIG), quiet()), tmp_path, JUDGE)
+        train_reward_model(shop(source), tmp_path, JUDGE)
 
 
 def test_reinforcement_learning_runs_with_the_reward_model_as_a_small_part(judge: Path, tmp_path: Path):
@@ -271,8 +275,6 @@ def test_preferences_of_a_weak_policy_make_it_better_and_a_reward_model_that_is_
         before, after = evals[f"rl-{mode}"]["success"], evals[f"dpo-{mode}"]["success"]
         print(f"seed {seed} {mode}: {before:.2f} to {after:.2f}")
         assert after >= before + 0.15, mode
-    about = train_reward_model(
-        Workshop(*open_run(source.path), quiet()), tmp_path / "judge", replace(JUDGE, pairs_per_update=16)
-    )
+    about = train_reward_model(shop(source), tmp_path / "judge", replace(JUDGE, pairs_per_update=16))
     print(f"seed {seed} reward model: {about['held_out_accuracy']:.2f} of {about['held_out_pairs']} pairs")
     assert about["held_out_accuracy"] >= 0.7

@@ -29,6 +29,7 @@ PairsPerUpdate = Annotated[int, typer.Option(min=1, help="Pairs per optimiser st
 
 
 def dpo(
+    context: typer.Context,
     run: Run,
     out: Annotated[
         Path | None, typer.Option(help="New run folder.", show_default="first free RUN-dpo-N")
@@ -59,7 +60,7 @@ def dpo(
     from palestra.viewer import summary_table, write_report
 
     options = DpoOptions(margin, beta, epochs, pairs_per_update, learning_rate)
-    new = _resumed(run, out) if resume else _started(run, out, options)
+    new = _resumed(run, context) if resume else _started(run, out, options)
     raise_interrupt()
     try:
         typer.echo(f"Run: {new.path}")
@@ -108,34 +109,36 @@ def reward_model(
 
 
 def _started(source: Path, out: Path | None, options: DpoOptions) -> RunFolder:
-    """A new run folder, once it is sure that there is something to learn."""
     from palestra.pipeline import Reporter
-    from palestra.pipeline.learning import final_stage
-    from palestra.pipeline.model_parts import load_stage
-    from palestra.pipeline.preferring import is_dpo_run, start_dpo, stored_pairs
+    from palestra.pipeline.preferring import start_dpo
     from palestra.pipeline.run import open_run
     from palestra.pipeline.workshop import Workshop
 
-    run, config = open_run(source)
-    if is_dpo_run(source):
-        again = f"palestra dpo {shlex.quote(str(source))} --resume"
-        raise ConfigError(
-            f"{source} was made by palestra dpo: name a trained run, or go on with it ({again})."
-        )
-    loaded = load_stage(run, final_stage(Workshop(run, config, Reporter())), config)
-    stored_pairs(run, loaded.template, options.margin)
     numbered = (source.with_name(f"{source.resolve().name}-dpo-{n}") for n in itertools.count(1))
     path = out or next(path for path in numbered if not path.exists())
-    return start_dpo(run, path, options, shlex.join(["palestra", *sys.argv[1:]]))
+    command = shlex.join(["palestra", *sys.argv[1:]])
+    return start_dpo(Workshop(*open_run(source), Reporter()), path, options, command)
 
 
-def _resumed(source: Path, out: Path | None) -> RunFolder:
+def _resumed(source: Path, context: typer.Context) -> RunFolder:
+    """A run on disk, which goes on as it was asked for at first."""
     from palestra.pipeline.preferring import is_dpo_run
     from palestra.store import RunFolder
 
     run = RunFolder.open(source)
     if not is_dpo_run(source):
         raise ConfigError(f"{source} was not made by palestra dpo: leave --resume out to start from it.")
-    if out is not None:
-        raise ConfigError("A run goes on where it is, so --out is refused with --resume.")
+    kept = ("out", "beta", "epochs", "margin", "pairs_per_update", "learning_rate")
+    given = [name for name in kept if _is_given(context, name)]
+    if given:
+        raise ConfigError(
+            f"A run goes on with the options stored in it, so --{given[0].replace('_', '-')} is refused with "
+            "--resume. Start a new run to change something."
+        )
     return run
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -16,7 +16,14 @@ from typing import Any
 from palestra.errors import GateFailed, StoreError
 from palestra.pipeline.learning import final_stage
 from palestra.pipeline.model_parts import load_stage
-from palestra.pipeline.preferring import PAIRS_FILE, describe, line_reporter, pairs_text, stored_pairs
+from palestra.pipeline.preferring import (
+    PAIRS_FILE,
+    describe,
+    finite_gradients,
+    line_reporter,
+    pairs_text,
+    stored_pairs,
+)
 from palestra.pipeline.workshop import Workshop
 from palestra.store import check_free, write_folder
 from palestra.training import (
@@ -73,7 +80,7 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
     A folder that holds a reward model already is left as it is. Returns what its ``reward_model.json`` says.
 
     Raises:
-        GateFailed: too few pairs.
+        GateFailed: too few pairs, or a gradient that is not finite.
         StoreError: ``out`` holds something else, or cannot be written.
     """
     finished = read_about(out)
@@ -92,7 +99,8 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
     )
     rows: list[str] = []
     report = line_reporter(workshop.reporter, "reward_model", lambda row: rows.append(json.dumps(row) + "\n"))
-    fit_reward_model(reward, [_rows(pair) for pair in known], settings, report)
+    with finite_gradients():
+        fit_reward_model(reward, [_rows(pair) for pair in known], settings, report)
     tested = preference_metrics(score_margins(reward, [_rows(pair) for pair in held_out]))
     about = {
         "run": str(workshop.run.path),

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from palestra.types import Trajectory, TrajectoryGroup
 SETTINGS_FILE, PAIRS_FILE = "dpo.json", "pairs.jsonl"
 _TRAINED = re.compile(r"collect|rl|mine\d+(-pool|-teacher)?")
 """Stages whose tasks are training tasks. Demonstrations are copies of attempts in ``collect``."""
-_LEFT_OUT = ("config.yaml", "resolved.yaml", "manifest.json", "report.html", "*.tmp-*", "*.old-*")
+_LEFT_OUT = ("config.yaml", "resolved.yaml", "manifest.json", "report.html")
 
 
 @dataclass(frozen=True)
@@ -92,18 +93,25 @@ def pairs_text(pairs: Sequence[PreferencePair]) -> str:
     return "".join(json.dumps(_readable(pair), ensure_ascii=False) + "\n" for pair in pairs)
 
 
-def start_dpo(source: RunFolder, path: Path, options: DpoOptions, command: str) -> RunFolder:
-    """A new run folder for DPO: a copy of ``source`` without what only a resumed training needs.
+def start_dpo(workshop: Workshop, path: Path, options: DpoOptions, command: str) -> RunFolder:
+    """A new run folder for DPO: a copy of the workshop's run without what only a resumed training needs.
+
+    Whatever is raised, no folder is left.
 
     Raises:
-        ConfigError: ``source`` has been through DPO already.
-        StoreError: ``path`` is taken, or cannot be written. No folder is left then.
+        ConfigError: the run has been through DPO already, or has no policy.
+        GateFailed: it has no preference pair.
+        StoreError: ``path`` is taken, or cannot be written.
     """
+    source = workshop.run
     if is_dpo_run(source.path):
         raise ConfigError(
-            f"{source.path} was made by `palestra dpo`, so its pairs are spent. Name a trained run."
+            f"{source.path} was made by `palestra dpo`, so its pairs are spent: name a trained run, or go on "
+            f"with it (palestra dpo {source.path} --resume)."
         )
     check_free(path)
+    loaded = load_stage(source, final_stage(workshop), workshop.config)
+    stored_pairs(source, loaded.template, options.margin)
 
     def fill(folder: Path) -> None:
         text, resolved = source.config_text(), source.resolved()
@@ -148,10 +156,24 @@ def optimize_preferences(workshop: Workshop) -> dict[str, Any]:
         run.append_metrics({"stage": "dpo", "epoch": epoch, **found})
         workshop.reporter.line(f"  dpo pass {epoch}: validation {found.get('validation/success', 0.0):.3f}")
 
-    rows = [pair_rows(pair) for pair in pairs]
-    prefer(learner, rows, settings, line_reporter(workshop.reporter, "dpo", run.append_metrics), after_epoch)
+    report = line_reporter(workshop.reporter, "dpo", run.append_metrics)
+    with finite_gradients():
+        prefer(learner, [pair_rows(pair) for pair in pairs], settings, report, after_epoch)
     _examine(workshop)
     return {"pairs": len(pairs), "start": start}
+
+
+@contextmanager
+def finite_gradients() -> Iterator[None]:
+    """Turns a gradient that is not finite into advice.
+
+    Raises:
+        GateFailed: in its place.
+    """
+    try:
+        yield
+    except FloatingPointError as error:
+        raise GateFailed(f"{error}. Start anew with a lower --learning-rate.") from error
 
 
 def describe(pairs: Sequence[PreferencePair]) -> str:
@@ -220,7 +242,6 @@ def _unneeded(root: Path, folder: str, names: list[str]) -> set[str]:
 
 
 def _readable(pair: PreferencePair) -> dict[str, Any]:
-    sides: Iterator[tuple[str, Trajectory]] = iter((("chosen", pair.chosen), ("rejected", pair.rejected)))
     about = {"group": pair.group_id, "task": pair.chosen.task.id, "turn": pair.turn}
     return about | {
         name: {
@@ -229,5 +250,5 @@ def _readable(pair: PreferencePair) -> dict[str, Any]:
             "reward": trajectory.reward,
             "action": trajectory.turns[pair.turn].action,
         }
-        for name, trajectory in sides
+        for name, trajectory in {"chosen": pair.chosen, "rejected": pair.rejected}.items()
     }

@@ -96,6 +96,9 @@ def fit_reward_model(
     """Train on ``pairs`` of ``judged_segment`` rows and settle the scale on them.
 
     ``report`` gets update number, number of updates and metrics after each.
+
+    Raises:
+        FloatingPointError: a gradient is not finite; the weights are as they were before that update.
     """
     parameters = [*reward.model.base_model.parameters(), *reward.head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
@@ -107,6 +110,8 @@ def fit_reward_model(
             optimizer.zero_grad(set_to_none=True)
             metrics = accumulate_preferences(reward, some)
             norm = float(nn.utils.clip_grad_norm_(parameters, 1.0))
+            if not math.isfinite(norm):
+                raise FloatingPointError(f"gradient norm is {norm}; the update was not applied")
             rate = warmed_rate(update / total, settings.learning_rate)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.step()
