@@ -207,6 +207,8 @@ def test_a_reward_model_says_how_it_was_tested_and_is_not_made_twice(source: Run
     assert about["pairs"] + about["held_out_pairs"] == count
     before = files(judge)
     assert train_reward_model(shop(source), judge, JUDGE) == about
+    with pytest.raises(ConfigError, match="other options"):
+        train_reward_model(shop(source), judge, replace(JUDGE, margin=0.2))
     assert files(judge) == before
 
 

@@ -105,7 +105,9 @@ def reward_model(
         f"On {about['held_out_pairs']} pairs of held-out tasks it prefers the better attempt in "
         f"{about['held_out_accuracy']:.0%}; chance is 50%."
     )
-    typer.echo(f"Use it: palestra train CONFIG --set rubric.reward_model={shlex.quote(str(folder))}")
+    typer.echo(
+        f"Use it: palestra train CONFIG --set rubric.reward_model={shlex.quote(str(folder.resolve()))}"
+    )
 
 
 def _started(source: Path, out: Path | None, options: DpoOptions) -> RunFolder:

@@ -7,6 +7,7 @@ differently is said in the field's description.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -56,6 +57,8 @@ class RubricConfig(_Section):
         if not isinstance(values, dict) or not values.get("reward_model"):
             return values
         weights = values.get("weights", DEFAULT_WEIGHTS)
+        if not isinstance(weights, Mapping):
+            return values
         return {**values, "weights": {**weights, PREFERENCE: weights.get(PREFERENCE, PREFERENCE_WEIGHT)}}
 
     @model_validator(mode="after")

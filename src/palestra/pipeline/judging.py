@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palestra.errors import GateFailed, StoreError
+from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline.learning import final_stage
 from palestra.pipeline.model_parts import load_stage
 from palestra.pipeline.preferring import (
@@ -77,16 +77,22 @@ def split_by_task(
 def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOptions) -> dict[str, Any]:
     """Train on the run's pairs, starting from its policy, and write the folder ``out``, whole or not at all.
 
-    A folder that holds a reward model already is left as it is. Returns what its ``reward_model.json`` says.
+    A folder that holds this reward model already is left as it is. Returns what is in ``reward_model.json``.
 
     Raises:
+        ConfigError: ``out`` holds a reward model of another run, or made with other options.
         GateFailed: too few pairs, or a gradient that is not finite.
         StoreError: ``out`` holds something else, or cannot be written.
     """
+    asked = {"run": str(workshop.run.path.resolve()), **asdict(options)}
     finished = read_about(out)
     if finished is not None:
-        workshop.reporter.line(f"{out} is finished already")
-        return finished
+        if asked.items() <= finished.items():
+            workshop.reporter.line(f"{out} is finished already")
+            return finished
+        raise ConfigError(
+            f"{out} holds a reward model of {finished.get('run')} or with other options: name another folder"
+        )
     config = workshop.config
     start = final_stage(workshop)
     loaded = load_stage(workshop.run, start, config)
@@ -103,9 +109,8 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
         fit_reward_model(reward, [_rows(pair) for pair in known], settings, report)
     tested = preference_metrics(score_margins(reward, [_rows(pair) for pair in held_out]))
     about = {
-        "run": str(workshop.run.path),
+        **asked,
         "start": start,
-        **asdict(options),
         "pairs": len(known),
         "held_out_pairs": len(held_out),
         "held_out_accuracy": tested["reward_model/accuracy"],

@@ -21,7 +21,7 @@ from typing import Any
 from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline.examination import examine
 from palestra.pipeline.learning import final_stage, validated
-from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_dpo_learner
+from palestra.pipeline.model_parts import load_stage, make_dpo_learner
 from palestra.pipeline.progress import Reporter, time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.store import RunFolder, check_free, write_atomic, write_folder
@@ -178,7 +178,7 @@ def finite_gradients() -> Iterator[None]:
 
 def describe(pairs: Sequence[PreferencePair]) -> str:
     """How many pairs, of how many tasks, and how far in they part."""
-    tasks = len({pair.chosen.task.content_hash for pair in pairs})
+    tasks = len({pair.chosen.task.id for pair in pairs})
     decided = sum(pair.chosen.success != pair.rejected.success for pair in pairs)
     turn = sum(pair.turn + 1 for pair in pairs) / len(pairs)
     return (
@@ -211,7 +211,7 @@ def _shown(metrics: dict[str, float]) -> str:
 def _examine(workshop: Workshop) -> None:
     """Evaluate the best pass as the other stages were."""
     config = workshop.config
-    loaded: LoadedPolicy = load_stage(workshop.run, "dpo", config)
+    loaded = load_stage(workshop.run, "dpo", config)
     tasks = workshop.held_out_tasks("test", config.evaluation.tasks)
     modes = [("greedy", 0.0), *([("sampled", config.rl.temperature)] if config.evaluation.sampled else [])]
     for mode, temperature in modes:
