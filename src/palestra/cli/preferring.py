@@ -98,7 +98,7 @@ def reward_model(
     from palestra.pipeline.run import open_run
     from palestra.pipeline.workshop import Workshop
 
-    folder = out or run.with_name(f"{run.resolve().name}-reward-model")
+    folder = out or run.resolve().with_name(f"{run.resolve().name}-reward-model")
     options = RewardModelOptions(margin, held_out, epochs, pairs_per_update, learning_rate)
     about = train_reward_model(Workshop(*open_run(run), Reporter()), folder, options)
     typer.echo(
@@ -116,7 +116,8 @@ def _started(source: Path, out: Path | None, options: DpoOptions) -> RunFolder:
     from palestra.pipeline.run import open_run
     from palestra.pipeline.workshop import Workshop
 
-    numbered = (source.with_name(f"{source.resolve().name}-dpo-{n}") for n in itertools.count(1))
+    base = source.resolve()
+    numbered = (base.with_name(f"{base.name}-dpo-{n}") for n in itertools.count(1))
     path = out or next(path for path in numbered if not path.exists())
     command = shlex.join(["palestra", *sys.argv[1:]])
     return start_dpo(Workshop(*open_run(source), Reporter()), path, options, command)
