@@ -85,7 +85,10 @@ def test_a_reward_model_is_made_used_and_rescored_with(palestra, trained: Path, 
     about = json.loads((judge / "reward_model.json").read_text())
     assert f"{about['held_out_accuracy']:.0%}; chance is 50%" in done.out
     assert f"rubric.reward_model={judge}" in done.out
-    assert "finished already" in palestra("reward-model", trained, "--out", judge).out
+    again = palestra("reward-model", trained, "--out", judge, "--held-out", "0.4")
+    assert "finished already" in again.out
+    other = palestra("reward-model", trained, "--out", judge)
+    assert (other.code, "with other options" in other.err) == (2, True)
 
     (tmp_path / "judged.yaml").write_text("rubric: {reward_model: " + str(judge) + "}\n")
     scored = palestra("rescore", trained, "--rubric", tmp_path / "judged.yaml", "--stage", "rl")

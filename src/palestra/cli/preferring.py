@@ -36,7 +36,7 @@ def dpo(
     ] = None,
     beta: Annotated[float, typer.Option(min=1e-3, help="Larger stays nearer to the run's policy.")] = 0.1,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the pairs; the best one is kept.")] = 2,
-    margin: Margin = 0.1,
+    margin: Margin = 0.5,
     pairs_per_update: PairsPerUpdate = 16,
     learning_rate: Annotated[
         float, typer.Option(min=1e-9, help="Peak; 5e-7 with adamw suits a large model.")
