@@ -9,6 +9,7 @@ An episode that fails is *data* (a stop reason and a traceback on the trajectory
     ├── ActionError        (ValueError)   a model's text that is no valid action; shown to the model
     ├── StoreError         (OSError)      a run folder that cannot be read or written
     ├── GateFailed         (RuntimeError) a stage refused to go on; the message says what to do
+    ├── TrainingPaused     (RuntimeError) a guard stopped the run at a checkpoint from which it can go on
     ├── TooManyFailures    (RuntimeError) more episodes failed than a run may lose
     └── PlayerLost         (RuntimeError) a process that plays episodes is gone
 """
@@ -23,6 +24,7 @@ __all__ = [
     "PlayerLost",
     "StoreError",
     "TooManyFailures",
+    "TrainingPaused",
     "UnsolvableTask",
     "WorldError",
 ]
@@ -63,6 +65,10 @@ class StoreError(PalestraError, OSError):
 
 class GateFailed(PalestraError, RuntimeError):
     """A stage refused to go on."""
+
+
+class TrainingPaused(PalestraError, RuntimeError):
+    """A guard stopped the run; it can go on from where it stands."""
 
 
 class TooManyFailures(PalestraError, RuntimeError):

@@ -43,3 +43,19 @@ def test_a_folder_that_is_no_run_is_a_clear_error(palestra, tmp_path: Path):
     done = palestra("doctor", tmp_path)
     assert done.code == 1
     assert "is not a run" in done.err
+
+
+def test_it_tells_what_a_guard_changed_and_why(palestra, tmp_path: Path):
+    path = new_run(tmp_path / "run", [0.2])
+    RunFolder.open(path).append_change(
+        {
+            "stage": "rl",
+            "update": 9,
+            "setting": "rl.learning_rate",
+            "before": 0.003,
+            "after": 0.0015,
+            "reason": "fell_back: success fell from 80% to 20%",
+        }
+    )
+    out = palestra("doctor", path).out
+    assert "rl update 9: changed rl.learning_rate 0.003 -> 0.0015\n  reason    fell_back: success fell" in out

@@ -97,6 +97,20 @@ def test_a_run_interrupted_around_a_boundary_equals_one_that_was_not(
         assert all(first[key].equal(second[key]) for key in first)
 
 
+def test_a_checkpoint_that_was_half_deleted_when_the_run_was_killed_is_deleted_when_it_goes_on(
+    calm: RunFolder, tmp_path: Path
+):
+    shutil.copytree(calm.path, tmp_path / "run")
+    (tmp_path / "run" / "stages" / "rl.json").unlink()
+    half = tmp_path / "run" / "checkpoints" / "rl" / "step-1"
+    half.mkdir()
+    (half / "state.json").write_text('{"update": 1, "validation": []}')
+    run, config = open_run(tmp_path / "run")
+    run_pipeline(run, config, Reporter(Console(file=io.StringIO())), STAGES)
+    kept = [sorted(path.name for path in (r.path / "checkpoints" / "rl").iterdir()) for r in (calm, run)]
+    assert kept[0] == kept[1]
+
+
 def test_a_level_that_the_world_has_not_is_refused_before_anything_is_spent():
     from palestra.pipeline.workshop import Workshop
 

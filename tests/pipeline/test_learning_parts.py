@@ -5,7 +5,7 @@ import pytest
 from palestra.errors import ConfigError
 from palestra.pipeline import parse_config
 from palestra.pipeline.learning_parts import aggregation, check_learning, configured_algorithm, make_rows
-from palestra.training import ALGORITHMS
+from palestra.training import ALGORITHMS, Controls
 
 
 def config(*changes: str):
@@ -32,6 +32,11 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         ),
         (["loss.kl_in=reward"], "told apart by the cost alone"),
         (["rl.algorithm=ppo", "critic.warmup=16"], "would never learn"),
+        (["credit.schedule_lambda=true"], "has no lambda"),
+        (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
+        (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
+        (["rl.max_policy_lag=1", "rl.algorithm=reinforce"], "needs a ratio"),
+        (["rl.guards.fel_back=pause"], "Did you mean 'fell_back'"),
     ],
 )
 def test_what_does_not_fit_or_would_do_nothing_is_refused(changes: list[str], said: str):
@@ -53,7 +58,7 @@ def test_the_configuration_goes_before_the_algorithm_s_own():
 
 def test_an_algorithm_with_a_critic_makes_no_rows_without_one():
     with pytest.raises(ConfigError, match="by its critic"):
-        make_rows(config("rl.algorithm=ppo"), None)
+        make_rows(config("rl.algorithm=ppo"), None, Controls(0.0))
 
 
 def test_a_key_that_moved_to_another_section_is_named_there():

@@ -126,9 +126,15 @@ def test_dpo_starts_from_a_copy_that_stands_alone(source: RunFolder, tmp_path: P
     copied = files(run.path)
     changed = {"manifest.json", "dpo.json"}
     assert {name: copied[name] for name in copied.keys() - changed}.items() <= before.items()
-    missing = {name for name in before.keys() - copied.keys() if not name.endswith("optimizer.safetensors")}
-    assert missing == set()
-    assert not any(name.endswith("optimizer.safetensors") for name in copied)
+    assert before.keys() <= copied.keys()
+
+
+def test_of_each_stage_s_checkpoints_the_best_is_copied(source: RunFolder, tmp_path: Path):
+    run = RunFolder.open(shutil.copytree(source.path, tmp_path / "run"))
+    stage = run.path / "checkpoints" / "rl"
+    shutil.copytree(stage / "step-1", stage / "step-0")  # as good, and earlier
+    new = start_dpo(shop(run), tmp_path / "new", DPO, "test")
+    assert [path.name for path in (new.path / "checkpoints" / "rl").iterdir()] == ["step-1"]
 
 
 def test_dpo_refuses_a_place_that_is_taken_and_a_run_that_it_made(source: RunFolder, tmp_path: Path):

@@ -69,11 +69,13 @@ def test_a_resumed_run_drops_the_rows_past_its_checkpoint(run: RunFolder) -> Non
     for update in range(5):
         run.append_metrics({"update": update})
         run.append_alarm({"update": update, "name": "collapse"})
+        run.append_change({"update": update, "setting": "rl.learning_rate"})
     run.keep_metrics(lambda row: row["update"] <= 2)
-    run.keep_alarms(lambda row: row["update"] <= 1)
+    run.keep_notes(lambda row: row["update"] <= 1)
     run.append_metrics({"update": 3})
     assert [row["update"] for row in run.read_metrics()[0]] == [0, 1, 2, 3]
     assert [row["update"] for row in run.read_alarms()[0]] == [0, 1]
+    assert [row["update"] for row in run.read_changes()[0]] == [0, 1]
 
 
 def test_half_a_surrogate_pair_in_a_text_comes_back(run: RunFolder) -> None:

@@ -1,5 +1,8 @@
 """Checkpoints: whole or not at all, and what happens to one that is torn."""
 
+import hashlib
+import json
+
 import pytest
 import torch
 
@@ -18,7 +21,7 @@ from palestra.training import (
     load_newest,
     save_checkpoint,
 )
-from palestra.training.checkpoint import keep_checkpoints
+from palestra.training.checkpoint import keep_checkpoints, verify_checkpoint
 from palestra.types import Segment
 
 ROW = Segment("t", (7, 8, 9, 1), (False, True, True, True), (0.0,) * 4, (0.0, 1.0, 1.0, 1.0))
@@ -78,6 +81,50 @@ def test_a_checkpoint_without_its_critic_is_not_half_loaded(template, tmp_path, 
     assert all(torch.equal(a, b) for a, b in zip(before, other.model.parameters(), strict=True))
     with pytest.raises(StoreError, match="critic"):
         load_critic(tmp_path / "step-1", critic)
+
+
+FILES = ("config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json")
+
+
+def test_the_hashes_are_of_every_other_file(learner, template, tmp_path):
+    save_checkpoint(tmp_path / "step-1", learner, template, {"update": 1})
+    kept = json.loads((tmp_path / "step-1" / "hashes.json").read_text())
+    present = {path.name for path in (tmp_path / "step-1").iterdir()} - {"hashes.json"}
+    assert kept.keys() == present >= set(FILES)
+    for name, value in kept.items():
+        assert value == hashlib.sha256((tmp_path / "step-1" / name).read_bytes()).hexdigest()
+    verify_checkpoint(tmp_path / "step-1")
+
+
+@pytest.mark.parametrize("name", [*FILES, "critic.safetensors", "hashes.json"])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_one_changed_bit_anywhere_is_noticed_and_the_checkpoint_before_it_is_used(
+    template, tmp_path, name, place
+):
+    settings = CriticSettings(learning_rate=1e-3, epochs=1, minibatches=1, value_clip=0.2, seed=0)
+    critic = Critic(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=3), settings)
+    learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=1))
+    for step in (2, 10):
+        state = {"update": step, "validation": [0.1 * step, 1.0]}
+        save_checkpoint(tmp_path / f"step-{step}", learner, template, state, critic)
+    file = tmp_path / "step-10" / name
+    data = bytearray(file.read_bytes())
+    data[int(place * (len(data) - 1))] ^= 1
+    file.write_bytes(data)
+    with pytest.warns(UserWarning, match="skipped: checkpoint .*step-10 cannot be loaded"):
+        assert load_newest(tmp_path, copy_of(learner), critic)["update"] == 2
+    with pytest.warns(UserWarning, match="step-10"):
+        assert best_checkpoint(tmp_path).name == "step-2"
+    if name == "critic.safetensors":
+        with pytest.raises(StoreError, match=r"critic\.safetensors changed since it was written"):
+            load_critic(tmp_path / "step-10", critic)
+
+
+def test_a_checkpoint_without_its_hashes_is_not_loaded(learner, template, tmp_path):
+    save_checkpoint(tmp_path / "step-1", learner, template, {"update": 1})
+    (tmp_path / "step-1" / "hashes.json").unlink()
+    with pytest.raises(StoreError, match=r"hashes\.json"):
+        load_checkpoint(tmp_path / "step-1", copy_of(learner))
 
 
 def test_weights_of_another_shape_are_refused(learner, template, tmp_path):

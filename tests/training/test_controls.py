@@ -1,5 +1,6 @@
 """Weights that follow what is measured, and the KL as a cost of turns."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from palestra.training import (
     adapted_kl_weight,
     floored_entropy_weight,
     make_segment,
+    scheduled_lambda,
     subtract_kl,
 )
 from palestra.training.loop import minibatches
@@ -28,6 +30,7 @@ SETTINGS = LoopSettings(
     epochs=2,
     kl_in_reward=False,
     recompute=False,
+    max_policy_lag=0,
     checkpoint_every=1,
     seed=0,
 )
@@ -55,12 +58,64 @@ def test_controls_without_a_target_stay_and_with_one_continue_from_their_state()
     fixed, moving = Controls(0.02), Controls(0.02, kl_target=0.1, entropy_floor=0.3)
     fixed.observe(metrics)
     moving.observe(metrics)
-    assert fixed.state() == {"kl_weight": 0.02, "entropy_weight": 0.0}
+    assert (fixed.kl_weight, fixed.entropy_weight) == (0.02, 0.0)
     again = Controls(0.02, kl_target=0.1, entropy_floor=0.3)
     again.load(moving.state())
     again.observe(metrics)
     moving.observe(metrics)
     assert again.state() == moving.state() != fixed.state()
+
+
+def test_lambda_falls_when_the_reward_oscillates_rises_when_it_crawls_and_else_stays():
+    rising = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    swinging = [0.5, 0.8, 0.4, 0.8, 0.4, 0.7]
+    crawling = [0.50, 0.502, 0.504, 0.506, 0.508, 0.51]
+    assert scheduled_lambda(0.95, rising) == (0.95, "")
+    assert scheduled_lambda(0.95, swinging)[0] == pytest.approx(0.93)
+    assert scheduled_lambda(0.95, swinging)[1].startswith("oscillates: mean reward +0.067 over 6 updates")
+    assert scheduled_lambda(0.95, crawling)[0] == pytest.approx(0.96)
+    assert scheduled_lambda(0.95, crawling)[1].startswith("crawls")
+    assert scheduled_lambda(0.95, swinging[:5]) == (0.95, "")
+    assert scheduled_lambda(0.81, swinging)[0] == 0.8
+    assert scheduled_lambda(0.5, swinging)[0] == 0.5
+    assert scheduled_lambda(0.985, crawling)[0] == 0.99
+    assert scheduled_lambda(1.0, crawling)[0] == 1.0
+
+
+def test_lambda_moves_once_a_window_with_its_reason_and_goes_on_after_a_resume():
+    def controls() -> Controls:
+        return Controls(0.0, gae_lambda=0.95, schedule_lambda=True)
+
+    swing = [{"reward/mean": 0.5 + 0.3 * (-1) ** n} for n in range(12)]
+    whole = controls()
+    moved = [change for metrics in swing for change in whole.observe(metrics)]
+    assert [(change.setting, round(change.after, 9)) for change in moved] == [
+        ("credit.gae_lambda", 0.93),
+        ("credit.gae_lambda", 0.91),
+    ]
+    first, second = controls(), controls()
+    for metrics in swing[:9]:
+        first.observe(metrics)
+    second.load(json.loads(json.dumps(first.state())))
+    for metrics in swing[9:]:
+        second.observe(metrics)
+    assert second.state() == whole.state()
+    assert Controls(0.0, gae_lambda=0.95).observe(swing[0]) == []
+
+
+def test_what_a_guard_changes_holds_and_the_entropy_s_weight_has_a_bound():
+    controls = Controls(0.0, entropy_floor=0.3)
+    assert controls.raise_entropy("flat").after == 0.01
+    controls.observe({"policy/entropy": 0.0})
+    assert controls.entropy_weight == pytest.approx(0.012)
+    controls.observe({"policy/entropy": 9.0})
+    assert controls.entropy_weight == 0.01
+    for _ in range(9):
+        controls.raise_entropy("flat")
+    assert controls.entropy_weight == 0.05
+    change = controls.lower_rate(0.004, "fell")
+    assert (change.setting, change.before, change.after) == ("rl.learning_rate", 0.004, 0.002)
+    assert controls.rate_scale == 0.5
 
 
 def test_every_pass_goes_over_every_row_once_in_an_order_of_its_own():

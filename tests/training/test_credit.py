@@ -107,3 +107,34 @@ def test_turn_rloo_discounts_and_compares_turn_by_turn():
 def test_negative_weight_scales_only_what_was_worse():
     rows = advantage_segments([group(attempt(("x", 1.0)), attempt(("x", 0.0)))], credit_of("grpo"), 0.25)
     assert [row.advantages[-1] for row in rows] == [1.0, -0.25]
+
+
+def test_a_share_against_the_batch_pulls_a_group_that_fails_alike_down():
+    solved = group(attempt(("x", 1.0)), attempt(("x", 0.0), success=False))
+    failed = group(attempt(("x", 0.1), success=False), attempt(("x", 0.1), success=False))
+    rloo = ALGORITHMS["rloo"].make_credit(0.25)([solved, failed])
+    mean = (1.0 + 0.0 + 0.1 + 0.1) / 4
+    assert rloo[0][0] == pytest.approx([0.75 * (1.0 - 0.0) + 0.25 * (1.0 - mean)])
+    assert rloo[0][1] == pytest.approx([0.75 * (0.0 - 1.0) + 0.25 * (0.0 - mean)])
+    assert rloo[1][0] == rloo[1][1] == pytest.approx([0.25 * (0.1 - mean)])
+    deviation = (((1 - mean) ** 2 + mean**2 + 2 * (0.1 - mean) ** 2) / 4) ** 0.5
+    grpo = ALGORITHMS["grpo"].make_credit(0.5)([solved, failed])
+    assert grpo[0][0] == pytest.approx([0.5 * 1.0 + 0.5 * (1.0 - mean) / deviation])
+    assert grpo[1][0] == pytest.approx([0.5 * (0.1 - mean) / deviation])
+
+
+def test_mean_baselines_with_a_share_are_one_baseline_shrunk_toward_the_batch():
+    first = group(attempt(("x", 1.0)), attempt(("x", 0.2)), attempt(scored=False))
+    second = group(attempt(("x", 0.3)), attempt(("x", 0.9)))
+    found = ALGORITHMS["dr_grpo"].make_credit(0.5)([first, second])
+    everywhere = (1.0 + 0.2 + 0.3 + 0.9) / 4
+    for credited, each in zip(found, (first, second), strict=True):
+        rewards = [t.reward for t in each.trajectories if t.reward is not None]
+        shrunk = 0.5 * sum(rewards) / len(rewards) + 0.5 * everywhere
+        assert [turns[0] for turns in credited if turns] == pytest.approx([r - shrunk for r in rewards])
+    assert found[0][2] is None
+
+
+def test_a_share_is_refused_where_there_is_no_group_to_take_it_from():
+    with pytest.raises(ConfigError, match="that use it are grpo, dr_grpo, gspo, cispo, rloo"):
+        ALGORITHMS["raft"].make_credit(0.5)

@@ -46,7 +46,8 @@ def critic(seed: int = 5) -> Critic:
 
 def credit(made: Critic, unit: str = "turn", **changes) -> CriticCredit:
     given = {"gamma": 0.9, "gae_lambda": 0.8, "warmup": 0, "negative_weight": 1.0} | changes
-    return CriticCredit(made, unit, **given)
+    gae_lambda = given.pop("gae_lambda")
+    return CriticCredit(made, unit, gae_lambda=lambda: gae_lambda, **given)
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.6, 1.0])

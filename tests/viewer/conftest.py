@@ -48,5 +48,10 @@ def hostile_run(tmp_path: Path) -> Path:
     run.write_groups("eval-rl", "greedy", [TrajectoryGroup("g", bad.task, (bad,))])
     run.write_eval("rl", {"stage": "rl", "success": 0.5, "world": attack, "milestone_rates": {attack: 0.5}})
     run.append_metrics({"stage": "rl", "update": 0, f"reward/part/{attack}": 1.0})
-    run.append_alarm({"update": 3, "message": attack})
+    run.append_alarm(
+        {"stage": "rl", "update": 3} | dict.fromkeys(("symptom", "evidence", "cause", "remedy"), attack)
+    )
+    run.append_change(
+        {"stage": "rl", "update": 4, "setting": attack, "before": 3e-3, "after": 1e-3, "reason": attack}
+    )
     return run.path

@@ -199,3 +199,15 @@ def test_without_matplotlib_the_page_says_what_is_missing(full_run: Path) -> Non
 def test_the_viewer_never_loads_torch() -> None:
     program = "import sys, palestra.viewer, palestra.evaluation; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_alarms_and_changes_are_told_in_sentences(hostile_run: Path) -> None:
+    run = RunFolder.open(hostile_run)
+    fell = "success fell from 80% to 20%"
+    alarm = {"stage": "rl", "update": 7, "symptom": "success fell back", "evidence": fell}
+    run.append_alarm(alarm | {"cause": "the learning rate is too high", "remedy": "lower rl.learning_rate"})
+    change = {"stage": "rl", "update": 7, "setting": "rl.learning_rate", "before": 0.003, "after": 0.0015}
+    run.append_change(change | {"reason": f"fell_back: {fell}"})
+    text = " ".join(re.sub(r"<[^>]+>", "", page_of(hostile_run)).split())
+    assert f"Alarm, rl update 7: success fell back: {fell}. Likely the learning rate is too high." in text
+    assert f"Changed, rl update 7: rl.learning_rate 0.003 to 0.0015, fell_back: {fell}." in text

@@ -64,6 +64,11 @@ def doctor(
         typer.echo(f"  evidence  {alarm.evidence}\n  cause     {alarm.cause}\n  remedy    {alarm.remedy}")
         if alarm.replay:
             typer.echo(f"  replay    {', '.join(alarm.replay)}")
+    for change in folder.read_changes()[0]:
+        typer.echo(
+            f"{change['stage']} update {change['update']}: changed {change['setting']} "
+            f"{change['before']:g} -> {change['after']:g}\n  reason    {change['reason']}"
+        )
     updates = sum("success/mean" in row for row in folder.read_metrics()[0])
     found = f"{len(alarms)} found" if alarms else "Nothing found"
     typer.echo(f"{found} by {len(DETECTORS)} detectors over {updates} updates.")

@@ -6,15 +6,19 @@ alarms nobody, because entropy falls in every run that learns; alarms are for cu
 other.
 """
 
-from palestra.monitor.alarms import Alarm, Detector, Finding, Window
+from palestra.monitor.alarms import Alarm, Change, Detector, Finding, Window
 from palestra.monitor.detect import DETECTORS, detect, first_alarms
+from palestra.monitor.guards import GuardAction, Guards
 from palestra.monitor.history import Watch, run_windows
 
 __all__ = [
     "DETECTORS",
     "Alarm",
+    "Change",
     "Detector",
     "Finding",
+    "GuardAction",
+    "Guards",
     "Watch",
     "Window",
     "detect",

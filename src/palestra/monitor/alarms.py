@@ -76,3 +76,14 @@ class Alarm:
     cause: str
     remedy: str
     replay: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that training changed by itself. Plain values, so that it can be stored as a line of JSON."""
+
+    setting: str
+    """As in the configuration; ``checkpoint`` where weights were put back."""
+    before: float
+    after: float
+    reason: str

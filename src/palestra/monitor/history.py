@@ -28,8 +28,12 @@ class Watch:
         self._rows: list[Row] | None = None
         self._active: set[str] = set()
 
-    def __call__(self, row: Mapping[str, Any], groups: Sequence[TrajectoryGroup]) -> None:
-        """Look at an update whose metrics are ``row`` and whose episodes are ``groups``."""
+    def __call__(self, row: Mapping[str, Any], groups: Sequence[TrajectoryGroup]) -> list[Alarm]:
+        """Look at an update whose metrics are ``row`` and whose episodes are ``groups``.
+
+        Returns:
+            All that is found at this update, whether it began here or not.
+        """
         if self._rows is None:
             self._rows = self._earlier(int(row["update"]))
         self._rows.append(_numbers(row))
@@ -39,6 +43,7 @@ class Watch:
                 self._run.append_alarm(asdict(alarm))
                 self._say(alarm)
         self._active = {alarm.detector for alarm in alarms}
+        return alarms
 
     def _earlier(self, update: int) -> list[Row]:
         """Rows before ``update`` of a resumed stage; what was found at the last of them is known already."""

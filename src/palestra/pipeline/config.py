@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from palestra.actions import ActionFormat
+from palestra.monitor import GuardAction
 from palestra.rewards import DEFAULT_WEIGHTS, PREFERENCE, PREFERENCE_WEIGHT
 
 
@@ -127,8 +128,18 @@ class RlConfig(_Section):
     learning_rate: float = Field(3e-3, gt=0, description="At the start; 5e-6 with adamw suits a large model.")
     final_learning_rate: float = Field(3e-4, ge=0, description="At the end; linear in between.")
     temperature: float = Field(1.0, gt=0, description="Of sampling; training uses the same.")
+    max_policy_lag: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Versions an episode may be older than the policy; 1 learns from each batch twice.",
+    )
     validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")
+    guards: dict[str, GuardAction] = Field(
+        default_factory=dict,
+        description="What is done when a detector speaks; a warning where none is named.",
+    )
 
 
 class CreditConfig(_Section):
@@ -142,6 +153,12 @@ class CreditConfig(_Section):
     )
     gae_lambda: float | None = Field(
         None, ge=0, le=1, description="0 trusts the critic, 1 what was earned; only with a critic."
+    )
+    schedule_lambda: bool = Field(
+        False, description="Lower lambda when the reward oscillates, raise it when it crawls."
+    )
+    batch_share: float = Field(
+        0.0, ge=0, le=1, description="Share of an advantage taken against the batch instead of the group."
     )
     negative_weight: float = Field(
         0.3, ge=0, le=1, description="Weight of attempts worse than their group; 1 is plain GRPO."

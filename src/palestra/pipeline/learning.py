@@ -16,19 +16,18 @@ from rich.markup import escape
 
 from palestra.errors import GateFailed
 from palestra.evaluation import evaluate_groups, pass_at_k
-from palestra.monitor import Alarm, Watch
+from palestra.monitor import Alarm, Change, Guards, Watch
 from palestra.pipeline.collecting import demonstrate
 from palestra.pipeline.config import GateConfig
 from palestra.pipeline.curriculum import Curriculum, weigh
 from palestra.pipeline.imitating import imitate_groups
-from palestra.pipeline.learning_parts import make_loss, make_rows
+from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_critic
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy
 from palestra.tasks import TaskWeights
 from palestra.training import (
-    Controls,
     LoopParts,
     LoopSettings,
     best_checkpoint,
@@ -187,11 +186,12 @@ def _train(
         epochs=rl.epochs,
         kl_in_reward=loss.kl_in == "reward",
         recompute=loss.mismatch_cap is not None,
+        max_policy_lag=rl.max_policy_lag,
         checkpoint_every=rl.validate_every,
         seed=workshop.config.seed,
     )
     critic = make_critic(loaded)
-    controls = Controls(loss.kl_weight, loss.kl_target, loss.entropy_floor)
+    controls = make_controls(workshop.config)
     if loaded.checkpoint is not None and (kept := checkpoint_state(loaded.checkpoint).get("controls")):
         controls.load(kept)  # a round goes on where the stage before it was
     train_online(
@@ -202,7 +202,7 @@ def _train(
             engine=loaded.engine,
             template=loaded.template,
             reference=load_stage(workshop.run, "sft", workshop.config).model if loss.kl_weight else None,
-            make_rows=make_rows(workshop.config, critic),
+            make_rows=make_rows(workshop.config, critic, controls),
             critic=critic,
             make_loss=make_loss(workshop.config),
             controls=controls,
@@ -218,6 +218,8 @@ def _train(
             curriculum=curriculum,
             validate=validate,
             watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
+            guards=Guards(rl.guards),
+            note=partial(_say_change, workshop),
             report=_line_reporter(workshop, stage),
         ),
     )
@@ -238,6 +240,12 @@ def validated(workshop: Workshop, policy: Policy, tasks: Sequence[Task], stage: 
 def _sound(workshop: Workshop, alarm: Alarm) -> None:
     text = f"{alarm.symptom}: {escape(alarm.evidence)}. Likely {alarm.cause}. Try: {alarm.remedy}."
     workshop.reporter.line(f"  [bold]alarm[/] {text}")
+
+
+def _say_change(workshop: Workshop, change: Change) -> None:
+    workshop.reporter.line(
+        f"  [bold]changed[/] {change.setting} {change.before:g} -> {change.after:g}, {escape(change.reason)}"
+    )
 
 
 def _line_reporter(workshop: Workshop, stage: str) -> Report:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from palestra.errors import ConfigError
+from palestra.monitor import Guards
 from palestra.pipeline.config import CriticConfig, CurriculumConfig, RunConfig
 from palestra.pipeline.curriculum import Curriculum
 from palestra.training import (
     Aggregation,
     Algorithm,
+    Controls,
     Critic,
     CriticCredit,
     CriticSettings,
@@ -26,13 +28,18 @@ from palestra.training import (
 
 
 def check_learning(config: RunConfig) -> None:
-    """Refuse settings of ``rl``, ``credit`` and ``loss`` that do not fit together or would do nothing.
+    """Refuse settings of ``rl``, ``credit`` and ``loss`` that do not fit or would do nothing.
 
     Raises:
         ConfigError: names the key and what to do.
     """
     algorithm, loss = configured_algorithm(config), config.loss
     make_loss(config)
+    if algorithm.critic is None:
+        algorithm.make_credit(config.credit.batch_share)
+    elif config.credit.batch_share:
+        raise ConfigError("credit.batch_share: a critic does not compare attempts; leave it out.")
+    Guards(config.rl.guards)
     if algorithm.critic is None and config.critic != CriticConfig():
         raise ConfigError(
             f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
@@ -45,6 +52,16 @@ def check_learning(config: RunConfig) -> None:
         raise ConfigError(
             f"loss.kl_in=reward does not fit rl.algorithm {config.rl.algorithm!r}: attempts that earned the "
             "same would be told apart by the cost alone. Use kl_in=loss, or rloo, dr_grpo or ppo."
+        )
+    if config.credit.schedule_lambda and algorithm.gae_lambda is None:
+        raise ConfigError(
+            f"credit.schedule_lambda: rl.algorithm {config.rl.algorithm!r} has no lambda; leave it out."
+        )
+    surrogate = loss.surrogate or algorithm.surrogate
+    if config.rl.max_policy_lag and surrogate == "policy_gradient":
+        raise ConfigError(
+            "rl.max_policy_lag needs a ratio to the policy that sampled, which the surrogate policy_gradient "
+            "has not: set it to 0, or loss.surrogate to clip."
         )
     if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
         raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
@@ -76,17 +93,29 @@ def configured_algorithm(config: RunConfig) -> Algorithm:
     return find_algorithm(config.rl.algorithm).with_credit(gamma=section.gamma, gae_lambda=section.gae_lambda)
 
 
-def make_rows(config: RunConfig, critic: Critic | None) -> RowMaker:
+def make_controls(config: RunConfig) -> Controls:
+    """What follows the metrics, at its start."""
+    loss = config.loss
+    return Controls(
+        loss.kl_weight,
+        loss.kl_target,
+        loss.entropy_floor,
+        gae_lambda=configured_algorithm(config).gae_lambda,
+        schedule_lambda=config.credit.schedule_lambda,
+    )
+
+
+def make_rows(config: RunConfig, critic: Critic | None, controls: Controls) -> RowMaker:
     """What makes token rows with advantages of an update's groups."""
     algorithm, weight = configured_algorithm(config), config.credit.negative_weight
     if critic is None:
-        credit = algorithm.make_credit()
+        credit = algorithm.make_credit(config.credit.batch_share)
         return lambda groups: (advantage_segments(groups, credit, weight), {})
     return CriticCredit(
         critic,
         unit=algorithm.critic or "turn",
         gamma=1.0 if algorithm.gamma is None else algorithm.gamma,
-        gae_lambda=1.0 if algorithm.gae_lambda is None else algorithm.gae_lambda,
+        gae_lambda=lambda: 1.0 if controls.gae_lambda is None else controls.gae_lambda,
         warmup=config.critic.warmup,
         negative_weight=weight,
     )

@@ -100,13 +100,14 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
     """The policy of a finished stage: its checkpoint that was best on validation.
 
     Raises:
-        ConfigError: the stage has no checkpoint.
+        ConfigError: the stage has no checkpoint that is whole.
     """
     torch.set_num_threads(config.policy.threads)
     found = best_checkpoint(run.path / "checkpoints" / stage)
     if found is None:
         raise ConfigError(
-            f"{run.path} has no checkpoint of stage {stage!r}; run `palestra train` to make one"
+            f"{run.path} has no whole checkpoint of stage {stage!r}; `palestra train --resume` makes one. If "
+            "the stage counts as finished already, delete its file in stages/ first."
         )
     return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]), found)
 

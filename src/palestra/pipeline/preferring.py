@@ -1,8 +1,8 @@
 """Learning from preferences: pairs out of a run's stored attempts, DPO on them, and a reward model of them.
 
 DPO leaves a run folder of its own, which starts as a copy of the run it takes its pairs from. The
-surprising choice: the copy is whole but for optimisers and all but the best checkpoints, so the new run
-stands alone, its report shows what came before, and its held-out tasks are those of the old one.
+surprising choice: the copy is whole but for checkpoints other than the best, so the new run stands alone, its
+report shows what came before, and its held-out tasks are those of the old one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def pairs_text(pairs: Sequence[PreferencePair]) -> str:
 
 
 def start_dpo(workshop: Workshop, path: Path, options: DpoOptions, command: str) -> RunFolder:
-    """A new run folder for DPO: a copy of the workshop's run without what only a resumed training needs.
+    """A new run folder for DPO: a copy of the workshop's run, of whose checkpoints only each stage's best.
 
     Whatever is raised, no folder is left.
 
@@ -236,8 +236,6 @@ def _unneeded(root: Path, folder: str, names: list[str]) -> set[str]:
     ignored = shutil.ignore_patterns(*_LEFT_OUT)(folder, names) if here == root else set()
     if here.parent == root / "checkpoints":
         ignored |= set(names) - {best.name for best in [best_checkpoint(here)] if best is not None}
-    if here.parent.parent == root / "checkpoints":
-        ignored |= {"optimizer.safetensors", "critic.safetensors"} & set(names)
     return ignored
 
 

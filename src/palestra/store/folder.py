@@ -3,7 +3,7 @@
 The pipeline creates it, every stage writes into it, the viewer and a resumed run read it::
 
     config.yaml resolved.yaml manifest.json    what was asked, what that meant, with which versions
-    metrics.jsonl alarms.jsonl                 what happened, a row at a time
+    metrics.jsonl alarms.jsonl changes.jsonl   what happened, a row at a time
     trajectories/<stage>/<name>.parquet        every episode
     checkpoints/<stage>/step-N/                weights and optimiser to resume from
     stages/<stage>.json                        finished stages, which are not repeated
@@ -134,9 +134,18 @@ class RunFolder:
         """The alarms and the numbers of torn lines."""
         return read_rows(self.path / "alarms.jsonl")
 
-    def keep_alarms(self, predicate: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Keep the alarms that satisfy ``predicate``."""
-        keep_rows(self.path / "alarms.jsonl", predicate)
+    def append_change(self, change: Mapping[str, Any]) -> None:
+        """Add to ``changes.jsonl`` a setting that training changed by itself, and why."""
+        append_row(self.path / "changes.jsonl", change)
+
+    def read_changes(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The changes and the numbers of torn lines."""
+        return read_rows(self.path / "changes.jsonl")
+
+    def keep_notes(self, predicate: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Keep the alarms and changes that satisfy ``predicate``."""
+        for name in ("alarms.jsonl", "changes.jsonl"):
+            keep_rows(self.path / name, predicate)
 
     def write_groups(self, stage: str, name: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Write ``trajectories/<stage>/<name>.parquet``, whole or not at all.
@@ -146,7 +155,7 @@ class RunFolder:
         Raises:
             StoreError: as ``write_trajectory_file``, or if ``stage`` or ``name`` is no plain name.
         """
-        write_trajectory_file(self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet", groups)
+        write_trajectory_file(self.trajectory_file(stage, name), groups)
 
     def read_groups(self, stage: str, name: str | None = None) -> Iterator[TrajectoryGroup]:
         """The groups of a stage, file by file in natural order, or those of one of its files.
@@ -155,7 +164,15 @@ class RunFolder:
         """
         if name is None:
             return read_whole_files(self.trajectory_files(stage))
-        return read_whole_files([self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet"])
+        return read_whole_files([self.trajectory_file(stage, name)])
+
+    def trajectory_file(self, stage: str, name: str) -> Path:
+        """Where ``write_groups`` puts what it is given.
+
+        Raises:
+            StoreError: if ``stage`` or ``name`` is no plain name.
+        """
+        return self.path / "trajectories" / _name(stage) / f"{_name(name)}.parquet"
 
     def trajectory_stages(self) -> list[str]:
         """The stages that have trajectories, in natural order."""

@@ -1,4 +1,4 @@
-"""JSON lines: the append-only files of a run (metrics and alarms).
+"""JSON lines: the append-only files of a run (metrics, alarms, changes).
 
 The training loop appends a row an update; the viewer and the report read them while the run goes on. The
 one surprising choice: a line that a crash tore is not repaired. The next row starts on a line of its own, so

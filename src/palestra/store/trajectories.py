@@ -83,8 +83,29 @@ def read_trajectory_file(path: str | Path) -> list[TrajectoryGroup]:
     Raises:
         StoreError: if the file is missing, torn or not of this form.
     """
+    return decode_groups(read_shard(path), path)
+
+
+def read_shard(path: str | Path) -> bytes:
+    """A trajectory file as it lies on the disk, for ``decode_groups``.
+
+    Raises:
+        StoreError: if it is missing or cannot be read.
+    """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read trajectories from {path}: {error}") from error
+
+
+def decode_groups(data: bytes, path: str | Path) -> list[TrajectoryGroup]:
+    """The groups in the bytes of a trajectory file; ``path`` says in errors where they are from.
+
+    Raises:
+        StoreError: if the bytes are torn or not of this form.
+    """
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             rows = file.read().to_pylist()
         return [_group(key, list(attempts)) for key, attempts in groupby(rows, lambda row: row["group_id"])]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from palestra.training.advantages import (
     anchored_zscore,
+    batch_mean,
     batch_zscore,
     best_success,
     discounted_returns,
@@ -26,7 +27,12 @@ from palestra.training.checkpoint import (
     save_checkpoint,
     validation_scores,
 )
-from palestra.training.controls import Controls, adapted_kl_weight, floored_entropy_weight
+from palestra.training.controls import (
+    Controls,
+    adapted_kl_weight,
+    floored_entropy_weight,
+    scheduled_lambda,
+)
 from palestra.training.credit import Credit, TurnAdvantages
 from palestra.training.critic import Critic, CriticSettings, explained_variance, value_loss
 from palestra.training.critic_credit import CriticCredit
@@ -111,6 +117,7 @@ __all__ = [
     "adapted_kl_weight",
     "advantage_segments",
     "anchored_zscore",
+    "batch_mean",
     "batch_zscore",
     "best_checkpoint",
     "best_success",
@@ -158,6 +165,7 @@ __all__ = [
     "row_weights",
     "save_checkpoint",
     "save_reward_model",
+    "scheduled_lambda",
     "score_margins",
     "sequence_clipped",
     "state_segment",

@@ -90,6 +90,15 @@ def batch_zscore(groups: Sequence[Rewards]) -> list[Advantages]:
     return [_centred(rewards, mean, deviation) for rewards in groups]
 
 
+def batch_mean(groups: Sequence[Rewards]) -> list[Advantages]:
+    """Distance from the mean of the whole batch, in the rewards' own unit."""
+    scored = [reward for rewards in groups for reward in rewards if reward is not None]
+    if not has_reward_spread(scored):
+        return [_zeros(rewards) for rewards in groups]
+    mean = _mean(scored)
+    return [_centred(rewards, mean, 1.0) for rewards in groups]
+
+
 def group_mean_batch_scale(groups: Sequence[Rewards]) -> list[Advantages]:
     """REINFORCE++-baseline: ``group_mean`` in units of the deviation that it has over the whole batch.
 

@@ -2,12 +2,13 @@
 
 A folder holds the weights, the optimiser's state and the critic, if any, as safetensors and the rest
 (update count, curriculum, policy version) as JSON; nothing is pickled. It is filled aside and renamed, so a
-folder that exists is whole. No generator state is needed: every random choice is a function of the run's
-seed and the update's number.
+folder that exists was written whole; ``hashes.json`` tells whether it still is. No generator state is needed:
+every random choice is a function of the run's seed and the update's number.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import warnings
@@ -28,6 +29,8 @@ from palestra.training.learner import Learner
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError)
 CRITIC_FILE = "critic.safetensors"
 """Beside the policy's weights, of algorithms that have a critic."""
+HASHES_FILE = "hashes.json"
+"""The SHA-256 of every other file."""
 
 
 def save_checkpoint(
@@ -45,6 +48,8 @@ def save_checkpoint(
         if critic is not None:
             save_file(critic.tensors(), target / CRITIC_FILE)
         (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        hashes = {path.name: _sha256(path) for path in sorted(target.iterdir())}
+        (target / HASHES_FILE).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
 
     try:
         write_folder(folder, fill)
@@ -56,8 +61,9 @@ def load_checkpoint(folder: Path, learner: Learner, critic: Critic | None = None
     """Put a checkpoint's weights and optimiser into ``learner``, and its critic into ``critic``; its state.
 
     Raises:
-        StoreError: the folder is missing, torn, or of another model.
+        StoreError: the folder is missing, torn, changed since it was written, or of another model.
     """
+    verify_checkpoint(folder)
     state = checkpoint_state(folder)
     try:
         weights = load_file(folder / "model.safetensors")
@@ -76,12 +82,31 @@ def load_critic(folder: Path, critic: Critic) -> None:
     """Put a checkpoint's critic into ``critic``.
 
     Raises:
-        StoreError: it is missing, torn, or of another model.
+        StoreError: it is missing, torn, changed since it was written, or of another model.
     """
+    verify_checkpoint(folder, CRITIC_FILE)
     try:
         critic.load(load_file(folder / CRITIC_FILE))
     except _UNREADABLE as error:
         raise StoreError(f"the critic in {folder} cannot be loaded: {error}") from error
+
+
+def verify_checkpoint(folder: Path, *names: str) -> None:
+    """Compare the files of a checkpoint, or those called ``names``, with the hashes they were written with.
+
+    Raises:
+        StoreError: one is missing or has changed; it is named.
+    """
+    try:
+        hashes = json.loads((folder / HASHES_FILE).read_text(encoding="utf-8"))
+        found = {name: (_sha256(folder / name), hashes.get(name)) for name in names or hashes}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
+    changed = [name for name, (now, then) in found.items() if now != then]
+    if changed:
+        raise StoreError(
+            f"checkpoint {folder} cannot be loaded: {', '.join(changed)} changed since it was written"
+        )
 
 
 def load_newest(folder: Path, learner: Learner, critic: Critic | None = None) -> dict[str, Any] | None:
@@ -114,8 +139,13 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of a stage that was best on validation, the later of equals; None if there is none."""
-    return max(checkpoints(folder), key=validation_scores, default=None)
+    """The checkpoint of a stage that was best on validation, the later of equals; None if there is none.
+
+    One that is not whole is named in a warning and skipped.
+    """
+    readable = [path for path in checkpoints(folder) if _is_whole(path, "state.json")]
+    ranked = sorted(readable, key=validation_scores, reverse=True)
+    return next((path for path in ranked if _is_whole(path)), None)
 
 
 def validation_scores(path: Path) -> tuple[float, ...]:
@@ -131,10 +161,25 @@ def validation_scores(path: Path) -> tuple[float, ...]:
 
 def keep_checkpoints(folder: Path, newest: int) -> None:
     """Delete all checkpoints of a stage but its best and its ``newest`` ones."""
-    best = best_checkpoint(folder)
+    best = max(checkpoints(folder), key=validation_scores, default=None)
     for path in checkpoints(folder)[newest:]:
         if path != best:
             shutil.rmtree(path)
+
+
+def _is_whole(path: Path, *names: str) -> bool:
+    """Whether a checkpoint, or those files of it, are as they were written; if not, it says so."""
+    try:
+        verify_checkpoint(path, *names)
+    except StoreError as error:
+        warnings.warn(f"skipped: {error}", stacklevel=3)
+        return False
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:

@@ -46,6 +46,23 @@ def by_batch(estimate: Callable[[Sequence[Rewards]], list[Advantages]]) -> Credi
     return credit
 
 
+def blended(credit: Credit, batch: Credit, share: float) -> Credit:
+    """``1 - share`` of one credit and ``share`` of another, turn by turn.
+
+    With the group's mean as one baseline and the batch's as the other this is a baseline shrunk toward the
+    batch's. A group in which every attempt fails alike has no gradient of its own; the batch still tells it
+    that others did better.
+    """
+
+    def mixed(groups: Sequence[TrajectoryGroup]) -> list[list[TurnAdvantages]]:
+        return [
+            [_mixed(mine, others, share) for mine, others in zip(group, against, strict=True)]
+            for group, against in zip(credit(groups), batch(groups), strict=True)
+        ]
+
+    return mixed
+
+
 def best_of_group() -> Credit:
     """RAFT: the best successful attempt of each group is imitated, the others are left out."""
     return of_each(
@@ -109,6 +126,12 @@ def returns(*, gamma: float = 0.99) -> Credit:
         ]
 
     return credit
+
+
+def _mixed(first: TurnAdvantages, second: TurnAdvantages, share: float) -> TurnAdvantages:
+    if first is None or second is None:
+        return None
+    return [(1.0 - share) * one + share * other for one, other in zip(first, second, strict=True)]
 
 
 def _of_scored(

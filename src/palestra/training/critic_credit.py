@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,7 +19,8 @@ class CriticCredit:
     critic: Critic
     unit: CreditUnit
     gamma: float
-    gae_lambda: float
+    gae_lambda: Callable[[], float]
+    """Lambda now: a schedule may move it."""
     warmup: int
     """Batches from which only the critic learns."""
     negative_weight: float
@@ -33,15 +34,16 @@ class CriticCredit:
         rows = [state_segment(each, self.unit, cut=was) for each, was in zip(scored, cut, strict=True)]
         values = self.critic.values(rows)
         after = [found.pop() if was else 0.0 for found, was in zip(values, cut, strict=True)]
+        gae_lambda = self.gae_lambda()
         advantages = [
-            gae(self._rewards(each), known, last, gamma=self.gamma, gae_lambda=self.gae_lambda)
+            gae(self._rewards(each), known, last, gamma=self.gamma, gae_lambda=gae_lambda)
             for each, known, last in zip(scored, values, after, strict=True)
         ]
         returns = [
             [advantage + value for advantage, value in zip(mine, known, strict=True)]
             for mine, known in zip(advantages, values, strict=True)
         ]
-        metrics = self._teach(scored, returns, values)
+        metrics = self._teach(scored, returns, values) | {"credit/gae_lambda": gae_lambda}
         if self.critic.updates <= self.warmup:
             return [], metrics
         return self._rows(scored, advantages), metrics

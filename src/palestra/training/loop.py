@@ -1,22 +1,27 @@
 """Online reinforcement learning on one page: tasks -> trajectories -> advantages -> update -> new policy.
 
-Strictly on-policy: the policy is frozen while a batch is collected. Everything an update needs follows
-from the seed, its number and the checkpoint before it, so a killed run goes on bit for bit.
+The policy is frozen while a batch is collected, and strictly on-policy unless ``max_policy_lag`` lets it
+learn from the batch before as well. Everything an update needs follows from the seed, its number and the
+checkpoint before it, so a killed run goes on bit for bit.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from palestra.errors import GateFailed, StoreError
+from palestra.errors import GateFailed, StoreError, TrainingPaused
+from palestra.monitor import GuardAction
+from palestra.store import ExperienceStore
 from palestra.training.advantages import lean
-from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint
+from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint, validation_scores
 from palestra.training.credit import Credit
+from palestra.training.guarding import act
 from palestra.training.kl_reward import subtract_kl
 from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.metrics import summarize_groups
@@ -28,43 +33,88 @@ KEPT_CHECKPOINTS = 2
 
 
 def train_online(settings: LoopSettings, parts: LoopParts) -> None:
-    """Run the stage from its newest checkpoint, or from its start, to its last update."""
+    """Run the stage from its newest checkpoint, or from its start, to its last update.
+
+    Raises:
+        GateFailed: a gradient is not finite and no guard is set for it.
+        TrainingPaused: a guard stopped the run at a checkpoint.
+    """
     folder = parts.run.path / "checkpoints" / settings.stage
     start = _resume(folder, settings, parts)
+    experience = ExperienceStore(
+        parts.run, settings.stage, max_policy_lag=settings.max_policy_lag, after_update=start
+    )
     for update in range(start + 1, settings.updates + 1):
-        began = time.perf_counter()
-        version = settings.first_version + update - 1
-        parts.engine.weights_changed(version)
-        name = f"{settings.stage}/{update}"
-        groups = parts.play(
-            version, parts.pick_tasks(update), settings.group_size, name, sampling_seed(settings.seed, name)
-        )
-        sampled = time.perf_counter()
-        parts.run.write_groups(settings.stage, f"update-{update}", groups)
-        metrics = summarize_groups(groups) | parts.curriculum.metrics()
-        parts.curriculum.observe(groups)
-        segments, credit_metrics = _credited(groups, settings, parts)
-        metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in groups)}
-        metrics |= credit_metrics
-        if segments:
-            metrics |= _learn(segments, update, settings, parts)
-        updated = time.perf_counter()
-        metrics |= {
-            "time/rollout": sampled - began,
-            "time/update": updated - sampled,
-            "tokens_per_second/rollout": _sampled_tokens(groups) / (sampled - began),
-            "tokens_per_second/update": sum(len(s.ids) for s in segments) / (updated - sampled),
-        }
+        groups, metrics = _play_and_learn(update, experience, settings, parts)
         due = update % settings.checkpoint_every == 0 or update == settings.updates
         if due:
-            parts.engine.weights_changed(version + 1)
+            parts.engine.weights_changed(settings.first_version + update)
             metrics |= parts.validate(update)
         row = {"stage": settings.stage, "update": update, **metrics}
         parts.run.append_metrics(row)
         parts.report(update, settings.updates, metrics)
-        parts.watch(row, groups)
-        if due:  # last: a resumed run drops rows and alarms past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts, metrics)
+        actions = parts.guards.choose(update, parts.watch(row, groups))
+        restored = _change(actions, update, metrics, folder, settings, parts)
+        if due or "pause" in actions:
+            # last: a resumed run drops rows and notes past its checkpoint, never misses one before it
+            _save(folder, update, settings, parts, restored or _scores(metrics))
+        if "pause" in actions:
+            raise TrainingPaused(
+                f"{settings.stage} update {update}: paused by the guard for {actions['pause']}. "
+                "`palestra doctor` says more. Go on with --resume, or start a new run with other settings."
+            )
+
+
+def _play_and_learn(
+    update: int, experience: ExperienceStore, settings: LoopSettings, parts: LoopParts
+) -> tuple[list[TrajectoryGroup], dict[str, float]]:
+    """One batch of episodes, stored, and what was learned from it and from earlier ones that are fresh."""
+    began = time.perf_counter()
+    version = settings.first_version + update - 1
+    parts.engine.weights_changed(version)
+    name = f"{settings.stage}/{update}"
+    groups = parts.play(
+        version, parts.pick_tasks(update), settings.group_size, name, sampling_seed(settings.seed, name)
+    )
+    sampled = time.perf_counter()
+    experience.add(update, groups)
+    fresh = experience.fresh(version)
+    metrics = summarize_groups(groups) | parts.curriculum.metrics() | experience.metrics()
+    parts.curriculum.observe(groups)
+    segments, credit_metrics = _credited(fresh, settings, parts)
+    metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in fresh)}
+    metrics |= credit_metrics
+    if segments:
+        metrics |= _learn(segments, update, settings, parts)
+    updated = time.perf_counter()
+    return groups, metrics | {
+        "time/rollout": sampled - began,
+        "time/update": updated - sampled,
+        "tokens_per_second/rollout": _sampled_tokens(groups) / (sampled - began),
+        "tokens_per_second/update": sum(len(s.ids) for s in segments) / (updated - sampled),
+    }
+
+
+def _change(
+    actions: Mapping[GuardAction, str],
+    update: int,
+    metrics: Mapping[str, float],
+    folder: Path,
+    settings: LoopSettings,
+    parts: LoopParts,
+) -> tuple[float, ...]:
+    """Move what follows the metrics and do what guards ask for.
+
+    Returns:
+        Validation scores of the weights that were put back, if any.
+    """
+    changes = parts.controls.observe(metrics)
+    rate = learning_rate_at(update, settings) * parts.controls.rate_scale
+    done, restored = act(actions, update, rate, folder, parts)
+    for change in changes + done:
+        parts.run.append_change({"stage": settings.stage, "update": update, **asdict(change)})
+        parts.note(change)
+    return () if restored is None else validation_scores(restored)
 
 
 def _credited(
@@ -87,14 +137,18 @@ def _learn(
     controls = parts.controls
     weights = {"kl": controls.kl_weight, "entropy": controls.entropy_weight}
     loss = parts.make_loss(0.0 if settings.kl_in_reward else weights["kl"], weights["entropy"])
-    rate, sums, tokens = learning_rate_at(update, settings), dict[str, float](), 0.0
+    rate = learning_rate_at(update, settings) * controls.rate_scale
+    sums, tokens = dict[str, float](), 0.0
     for rows in minibatches(segments, update, settings):
         try:
             values = parts.learner.update(rows, loss, rate, parts.reference)
         except FloatingPointError as error:
+            if parts.guards.mends("not_finite"):
+                return {"gradient/norm": math.nan, "learning_rate": rate}
             raise GateFailed(
                 f"{settings.stage} update {update}: {error}. Start a new run with a lower "
-                "rl.learning_rate; resuming this one would come to the same point."
+                "rl.learning_rate or with rl.guards.not_finite=roll_back; resuming this one would come to "
+                "the same point."
             ) from error
         sums.setdefault("policy/kl_mismatch", values["policy/kl_sampled"])  # before the first step
         count = values.pop("tokens/trained")
@@ -103,8 +157,9 @@ def _learn(
             sums[name] = sums.get(name, 0.0) + value * count
     mismatch = sums.pop("policy/kl_mismatch")
     metrics = {name: value / tokens for name, value in sums.items()}
-    metrics |= {"tokens/trained": tokens, "policy/kl_mismatch": mismatch}
-    controls.observe(metrics)
+    metrics["tokens/trained"] = tokens
+    if not settings.max_policy_lag:  # else it would measure the lag, not the sampler
+        metrics["policy/kl_mismatch"] = mismatch
     return metrics | {f"policy/{name}_weight": value for name, value in weights.items()}
 
 
@@ -152,17 +207,20 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
     return settings.first_rate + (settings.last_rate - settings.first_rate) * share
 
 
+def _scores(metrics: Mapping[str, float]) -> list[float]:
+    return [metrics[name] for name in ("validation/success", "validation/reward") if name in metrics]
+
+
 def _save(
-    folder: Path, update: int, settings: LoopSettings, parts: LoopParts, metrics: Mapping[str, float]
+    folder: Path, update: int, settings: LoopSettings, parts: LoopParts, scores: Sequence[float]
 ) -> None:
     state = {
         "update": update,
         "version": settings.first_version + update,
-        "validation": [
-            metrics[name] for name in ("validation/success", "validation/reward") if name in metrics
-        ],
+        "validation": list(scores),
         "curriculum": parts.curriculum.state(),
         "controls": parts.controls.state(),
+        "guards": parts.guards.state(),
     }
     save_checkpoint(folder / f"step-{update}", parts.learner, parts.template, state, parts.critic)
     keep_checkpoints(folder, KEPT_CHECKPOINTS)
@@ -177,6 +235,7 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
         try:
             parts.curriculum.load(state["curriculum"])
             parts.controls.load(state["controls"])
+            parts.guards.load(state["guards"])
         except KeyError as error:
             raise StoreError(
                 f"{folder} was written by another version of palestra ({error} is missing): start a new run"
@@ -186,5 +245,6 @@ def _resume(folder: Path, settings: LoopSettings, parts: LoopParts) -> int:
         return bool(row.get("stage") != settings.stage or row.get("update", 0) <= update)
 
     parts.run.keep_metrics(is_before)
-    parts.run.keep_alarms(is_before)
+    parts.run.keep_notes(is_before)
+    keep_checkpoints(folder, KEPT_CHECKPOINTS)  # a killed run may not have come to it
     return update

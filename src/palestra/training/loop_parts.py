@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from palestra.monitor import Alarm, Change, Guards
 from palestra.policy.local import LocalEngine
 from palestra.store import RunFolder
 from palestra.training.controls import Controls
@@ -55,6 +56,8 @@ class LoopSettings:
     """Whether the distance to the reference is a cost of turns; else it is a term of the loss."""
     recompute: bool
     """Whether the learner works out its own log-probabilities before the first step, to weigh a mismatch."""
+    max_policy_lag: int
+    """Policy versions by which an episode may be older than the policy that learns from it."""
     checkpoint_every: int
     seed: int
 
@@ -83,7 +86,11 @@ class LoopParts:
     curriculum: Curriculum
     validate: Callable[[int], dict[str, float]]
     """Update number to validation metrics."""
-    watch: Callable[[Mapping[str, Any], Sequence[TrajectoryGroup]], None]
-    """Is shown each update's row of metrics and its groups."""
+    watch: Callable[[Mapping[str, Any], Sequence[TrajectoryGroup]], list[Alarm]]
+    """Each update's row of metrics and its groups to what is wrong there."""
+    guards: Guards
+    """What is done about it."""
+    note: Callable[[Change], None]
+    """Is told of each setting that was changed."""
     report: Callable[[int, int, dict[str, float]], None]
     """Update number, number of updates, metrics."""

@@ -64,16 +64,20 @@ def _content(run: RunFolder) -> dict[str, Any]:
     """All that the template shows."""
     rows, torn = run.read_metrics()
     alarms, torn_alarms = run.read_alarms()
+    changes, torn_changes = run.read_changes()
     evals = run.read_evals()
     chosen = stage_evals(evals.values())
     learning, sft = learning_curves(rows), sft_curves(rows)
     sources = evaluated_episodes(run)
-    evidence = Evidence(chosen, {**sft, **learning}, sources[0] if sources else (), len(torn + torn_alarms))
+    evidence = Evidence(
+        chosen, {**sft, **learning}, sources[0] if sources else (), len(torn + torn_alarms + torn_changes)
+    )
     return {
         "name": run.path.resolve().name,
         "headline": headline(evidence),
         "notes": notes(evidence),
         "alarms": alarms,
+        "changes": changes,
         "stages": [STAGE_TITLES[stage] for stage in chosen],
         "sections": _sections(list(chosen.values())),
         "other_evals": _other_evals(evals, list(chosen.values())),
