@@ -17,6 +17,7 @@ import typer
 
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
+from palestra.cli.preferring import dpo, reward_model
 from palestra.cli.rescoring import rescore
 from palestra.cli.results import doctor, parse, report
 from palestra.cli.training import collect, sft, train
@@ -34,7 +35,7 @@ ENVIRONMENT = {
 TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib"})
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Train": {"train": train, "collect": collect, "sft": sft},
+    "Train": {"train": train, "collect": collect, "sft": sft, "dpo": dpo, "reward-model": reward_model},
     "Look at results": {"eval": evaluate, "report": report, "doctor": doctor, "rescore": rescore},
     "Worlds": {"envs": envs, "play": play, "init": init, "parse": parse},
 }

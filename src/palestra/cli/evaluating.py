@@ -99,9 +99,11 @@ def _workshop(run: Any, config: RunConfig) -> Workshop:
     from palestra.pipeline.workshop import Workshop
 
     Workshop(run, config, Reporter()).preflight()
+    from palestra.pipeline.model_parts import load_judge
     from palestra.pipeline.players import Players
 
-    return Workshop(run, config, Reporter(), Players(config.policy.threads))
+    judge = load_judge(config.rubric.reward_model, config.policy.model)
+    return Workshop(run, config, Reporter(), Players(config.policy.threads), judge)
 
 
 def _print(result: dict[str, Any], title: str) -> None:

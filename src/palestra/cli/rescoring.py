@@ -47,7 +47,8 @@ def rescore(
     """
     from palestra.store import RunFolder
 
-    folder, scorer = RunFolder.open(run), read_rubric(rubric)
+    folder = RunFolder.open(run)
+    scorer = read_rubric(rubric, folder.resolved()["policy"]["model"])
     known = [name for name in folder.trajectory_stages() if not name.endswith(SUFFIX)]
     if stage is not None and stage not in folder.trajectory_stages():
         raise ConfigError(
@@ -61,8 +62,10 @@ def rescore(
         typer.echo(f"Written: {folder.path / 'trajectories'}/*{SUFFIX}")
 
 
-def read_rubric(text: str) -> Rubric:
+def read_rubric(text: str, policy: str = "nano") -> Rubric:
     """The rubric of ``name=weight,...`` or of a YAML file of weights, a rubric section or a configuration.
+
+    ``policy`` is the model whose episodes a reward model would read.
 
     Raises:
         ConfigError: no such file, no number, an unknown part, or scales too far apart.
@@ -71,14 +74,14 @@ def read_rubric(text: str) -> Rubric:
     from pydantic import ValidationError
 
     from palestra.pipeline.config import RubricConfig
-    from palestra.rewards import Rubric
+    from palestra.pipeline.workshop import make_rubric
 
     if "=" in text and not Path(text).exists():
         values: Any = {"weights": dict(part.strip().partition("=")[::2] for part in text.split(","))}
     elif Path(text).is_file():
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
         values = loaded.get("rubric", loaded) if isinstance(loaded, dict) else {}
-        values = values if "weights" in values else {"weights": values}
+        values = values if {"weights", "reward_model"} & values.keys() else {"weights": values}
     else:
         raise ConfigError(f"{text} is neither a YAML file nor weights such as outcome=1,process=0.5.")
     try:
@@ -86,7 +89,11 @@ def read_rubric(text: str) -> Rubric:
     except ValidationError as error:
         found = error.errors()[0]
         raise ConfigError(f"rubric: {'.'.join(map(str, found['loc']))}: {found['msg']}") from error
-    return Rubric(section.weights, allow_uneven_scales=section.allow_uneven_scales)
+    if section.reward_model is None:
+        return make_rubric(section, None)
+    from palestra.pipeline.model_parts import load_judge
+
+    return make_rubric(section, load_judge(section.reward_model, policy))
 
 
 def best_changes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float | None:

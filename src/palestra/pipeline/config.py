@@ -7,13 +7,14 @@ differently is said in the field's description.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from palestra.actions import ActionFormat
 from palestra.monitor import GuardAction
-from palestra.rewards import DEFAULT_WEIGHTS
+from palestra.rewards import DEFAULT_WEIGHTS, PREFERENCE, PREFERENCE_WEIGHT
 
 
 class _Section(BaseModel):
@@ -46,6 +47,29 @@ class RubricConfig(_Section):
         description="Weight per part; 0 records without counting.",
     )
     allow_uneven_scales: bool = Field(False, description="Accept scales that differ by more than 10 times.")
+    reward_model: str | None = Field(
+        None, description="Folder of `palestra reward-model`: fills the part `preference`, of weight 0.1."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weigh_preference(cls, values: Any) -> Any:
+        """With a reward model, its part has a weight that can be read in the resolved configuration."""
+        if not isinstance(values, dict) or not values.get("reward_model"):
+            return values
+        weights = values.get("weights", DEFAULT_WEIGHTS)
+        if not isinstance(weights, Mapping):
+            return values
+        return {**values, "weights": {**weights, PREFERENCE: weights.get(PREFERENCE, PREFERENCE_WEIGHT)}}
+
+    @model_validator(mode="after")
+    def _need_a_model(self) -> RubricConfig:
+        if PREFERENCE in self.weights and self.reward_model is None:
+            raise ValueError(
+                f"weights has {PREFERENCE!r}, which a reward model fills: set rubric.reward_model to a "
+                "folder that `palestra reward-model` wrote"
+            )
+        return self
 
 
 class RolloutConfig(_Section):

@@ -25,6 +25,7 @@ from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_critic
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
+from palestra.policy import Policy
 from palestra.tasks import TaskWeights
 from palestra.training import (
     LoopParts,
@@ -152,7 +153,8 @@ def final_stage(workshop: Workshop, before: str = "") -> str:
     A hard-example round can cost more elsewhere than it gains; then the policy before it is kept. With
     ``before`` only stages that ran earlier than it count.
     """
-    order = ["sft", "rl", *(f"mine{number}" for number in range(1, workshop.config.mine.rounds + 1))]
+    rounds = range(1, workshop.config.mine.rounds + 1)
+    order = ["sft", "rl", *(f"mine{number}" for number in rounds), "dpo"]
     earlier = order[: order.index(before)] if before else order
     best = {stage: best_checkpoint(workshop.run.path / "checkpoints" / stage) for stage in earlier}
     scores = {stage: score for stage, path in best.items() if path and (score := validation_scores(path))}
@@ -171,15 +173,7 @@ def _train(
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
 
     def validate(update: int) -> dict[str, float]:
-        policy = loaded.policy("rl", 0.0, loaded.version + update)
-        groups = workshop.play(policy, validation, 1, stage=f"{stage} validation")
-        report = evaluate_groups(groups)
-        values = {
-            "validation/success": report.success,
-            "validation/reward": report.reward,
-            "validation/turns": report.turns,
-        }
-        return {name: value for name, value in values.items() if value is not None}
+        return validated(workshop, loaded.policy("rl", 0.0, loaded.version + update), validation, stage)
 
     settings = LoopSettings(
         stage=stage,
@@ -230,6 +224,17 @@ def _train(
         ),
     )
     return {"updates": updates}
+
+
+def validated(workshop: Workshop, policy: Policy, tasks: Sequence[Task], stage: str) -> dict[str, float]:
+    """How a policy does on validation tasks; what could not be measured is left out."""
+    report = evaluate_groups(workshop.play(policy, tasks, 1, stage=f"{stage} validation"))
+    values = {
+        "validation/success": report.success,
+        "validation/reward": report.reward,
+        "validation/turns": report.turns,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _sound(workshop: Workshop, alarm: Alarm) -> None:

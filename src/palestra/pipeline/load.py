@@ -36,7 +36,7 @@ def read_config_text(config: str) -> tuple[str, Path]:
 def parse_config(text: str, overrides: Sequence[str] = (), *, folder: Path | None = None) -> RunConfig:
     """Check ``text`` with ``overrides`` such as ``rl.updates=10`` applied.
 
-    A world or policy given by a relative path is taken relative to ``folder``.
+    A world, policy or reward model given by a relative path is taken relative to ``folder``.
 
     Raises:
         ConfigError: no valid YAML, an unknown key (the nearest known one is named), or a wrong value.
@@ -119,3 +119,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     model = policy.get("model", "nano") if isinstance(policy, dict) else "nano"
     if isinstance(model, str) and model != "nano":
         policy["model"] = str((folder / model).resolve())
+    rubric = values.get("rubric", {})
+    judge = rubric.get("reward_model") if isinstance(rubric, dict) else None
+    if isinstance(judge, str):
+        rubric["reward_model"] = str((folder / judge).resolve())

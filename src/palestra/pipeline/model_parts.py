@@ -17,9 +17,19 @@ from palestra.pipeline.learning_parts import aggregation, configured_algorithm, 
 from palestra.policy import SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
-from palestra.policy.nano import load_nano, load_policy
+from palestra.policy.nano import NANO_FOLDER, load_nano, load_policy, load_template
 from palestra.store import RunFolder
-from palestra.training import CRITIC_FILE, Critic, Learner, best_checkpoint, checkpoint_state, load_critic
+from palestra.training import (
+    CRITIC_FILE,
+    Critic,
+    Learner,
+    StoredReward,
+    best_checkpoint,
+    checkpoint_state,
+    dpo_learner,
+    load_critic,
+    load_reward_model,
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,12 @@ class LoadedPolicy:
         )
 
 
+def make_dpo_learner(loaded: LoadedPolicy) -> Learner:
+    """A fresh optimiser over the model, for preferences."""
+    rl = loaded.config.rl
+    return dpo_learner(loaded.model, optimizer=rl.optimizer, temperature=rl.temperature)
+
+
 def make_critic(loaded: LoadedPolicy) -> Critic | None:
     """The critic of a stage that starts from a loaded policy, if the algorithm has one.
 
@@ -94,6 +110,24 @@ def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
             "the stage counts as finished already, delete its file in stages/ first."
         )
     return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]), found)
+
+
+def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
+    """The configured reward model, if there is one; ``policy`` is the configured ``policy.model``.
+
+    Raises:
+        ConfigError: it reads other token ids than the policy writes.
+        StoreError: it cannot be loaded.
+    """
+    if reward_model is None:
+        return None
+    _, template = load_reward_model(Path(reward_model))
+    if not template.same_ids(load_template(NANO_FOLDER if policy == "nano" else Path(policy))):
+        raise ConfigError(
+            f"rubric.reward_model {reward_model} reads the token ids of another vocabulary than policy.model "
+            f"{policy!r} writes. Train one from a run of this policy: palestra reward-model RUN"
+        )
+    return StoredReward(Path(reward_model).resolve())
 
 
 def _wrap(

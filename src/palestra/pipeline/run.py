@@ -19,7 +19,9 @@ from palestra.pipeline.imitating import cold_start
 from palestra.pipeline.learning import gate, mine, reinforce
 from palestra.pipeline.learning_parts import check_curriculum, check_learning
 from palestra.pipeline.load import check_config
+from palestra.pipeline.model_parts import load_judge
 from palestra.pipeline.players import Players, peak_memory_mb
+from palestra.pipeline.preferring import optimize_preferences
 from palestra.pipeline.progress import Reporter
 from palestra.pipeline.workshop import Stage, Workshop
 from palestra.store import RunFolder
@@ -33,6 +35,8 @@ STAGES: Mapping[str, Stage] = {
     "evaluate": evaluate,
 }
 """In the order in which they run."""
+BY_THEMSELVES: Mapping[str, Stage] = {"dpo": optimize_preferences}
+"""Stages that a verb of their own runs, in a run folder that the verb made."""
 
 
 def create_run(path: Path, config_text: str, config: RunConfig, command: str) -> RunFolder:
@@ -62,11 +66,12 @@ def run_pipeline(
         GateFailed: a stage refuses to go on; what to do is in the message.
         UnsolvableTask: the world's oracle does not satisfy its verifier.
     """
-    unknown = [name for name in stages if name not in STAGES]
+    unknown = [name for name in stages if name not in {**STAGES, **BY_THEMSELVES}]
     if unknown:
         raise ConfigError(f"There is no stage {unknown[0]!r}. Stages: {', '.join(STAGES)}.")
     players = Players(config.policy.threads)
-    workshop = Workshop(run, config, reporter, players)
+    judge = load_judge(config.rubric.reward_model, config.policy.model)
+    workshop = Workshop(run, config, reporter, players, judge)
     if any(run.stage_result(name) is None for name in stages):
         workshop.preflight()
     try:
@@ -83,7 +88,7 @@ def _execute(workshop: Workshop, players: Players, stages: Sequence[str]) -> Non
             continue
         reporter.line(f"[bold]{name}[/] ({number}/{len(stages)})")
         started = time.perf_counter()
-        result: dict[str, Any] = STAGES[name](workshop)
+        result: dict[str, Any] = {**STAGES, **BY_THEMSELVES}[name](workshop)
         seconds = time.perf_counter() - started
         memory = peak_memory_mb() + players.peak_memory_mb
         run.finish_stage(name, {**result, "seconds": seconds, "peak_memory_mb": memory})

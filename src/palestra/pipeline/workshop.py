@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from palestra.envs import ToolEnv, make_env, run_oracle
 from palestra.errors import ConfigError
-from palestra.pipeline.config import RunConfig, WorldConfig
+from palestra.pipeline.config import RubricConfig, RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
 from palestra.policy import Policy, ScriptedPolicy
-from palestra.rewards import Rubric
+from palestra.rewards import Rubric, preference
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.store import RunFolder
 from palestra.tasks import GeneratedTasks, TaskWeights
-from palestra.types import Split, StopReason, Task, TrajectoryGroup
+from palestra.types import Split, StopReason, Task, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from palestra.pipeline.players import Players
 
+Judge = Callable[[Trajectory], float | None]
+"""A reward model as a function: from an attempt to a number from 0 to 1, or None where it cannot be read."""
 PREFLIGHT_TASKS = 8
 """Tasks whose oracle must succeed before a run starts."""
 
@@ -51,6 +53,20 @@ def make_world(world: WorldConfig) -> ToolEnv[Any]:
     return made
 
 
+def make_rubric(section: RubricConfig, judge: Judge | None) -> Rubric:
+    """The rubric as configured; without its ``judge`` a reward model's part stays unscored.
+
+    Raises:
+        ConfigError: an unknown part, no part at all, or scales too far apart.
+    """
+    parts = [preference(judge or unscored)] if section.reward_model else []
+    return Rubric(section.weights, extra_parts=parts, allow_uneven_scales=section.allow_uneven_scales)
+
+
+def unscored(_: Trajectory) -> None:
+    """The judge that knows nothing."""
+
+
 @dataclass(frozen=True)
 class Workshop:
     """The shared parts of one run."""
@@ -60,6 +76,8 @@ class Workshop:
     reporter: Reporter
     players: Players | None = None
     """Processes that a model's episodes are shared out to; None to play them all in this one."""
+    judge: Judge | None = None
+    """The configured reward model; None where there is none, or nothing is to be played."""
 
     def make_world(self) -> ToolEnv[Any]:
         """A fresh world as configured."""
@@ -73,8 +91,9 @@ class Workshop:
     @cached_property
     def rubric(self) -> Rubric:
         """The configured reward."""
-        section = self.config.rubric
-        return Rubric(section.weights, allow_uneven_scales=section.allow_uneven_scales)
+        if self.config.rubric.reward_model and self.judge is None:
+            raise ConfigError("rubric.reward_model is set, and nothing loaded it: use load_judge()")
+        return make_rubric(self.config.rubric, self.judge)
 
     def rollout(self, policy: Policy, max_turns: int | None = None) -> Rollout:
         """How ``policy`` is played in this run; ``max_turns`` replaces the configured limit."""
@@ -152,7 +171,13 @@ class Workshop:
             run_oracle(world, task)
         for level in self.config.curriculum.difficulty:
             run_oracle(world, world.make_task(0, difficulty=level))
-        _ = self.rubric
+        make_rubric(self.config.rubric, None)
+        judge = self.config.rubric.reward_model
+        if judge is not None and not Path(judge, "reward_model.json").is_file():
+            raise ConfigError(
+                f"rubric.reward_model is {judge!r}, where there is no reward_model.json: make one with "
+                "`palestra reward-model`"
+            )
         model = self.config.policy.model
         if model != "nano" and not Path(model, "model.safetensors").is_file():
             raise ConfigError(f"policy.model is {model!r}, where there is no model.safetensors")

@@ -97,6 +97,11 @@ class RoleTokenTemplate:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
+    def same_ids(self, other: RoleTokenTemplate) -> bool:
+        """Whether every id means the same to ``other``."""
+        mine: str = self._tokenizer.to_str()
+        return bool(mine == other._tokenizer.to_str())
+
     def save(self, path: Path) -> None:
         """Write the tokenizer as ``tokenizer.json``."""
         self._tokenizer.save(str(path))

@@ -1,6 +1,6 @@
 """Reward parts: what a finished trajectory earned, each part a number on its own stated scale.
 
-A part looks only at the facts the world reported, never at text, and says *where* it was earned: one
+A builtin part looks only at the facts the world reported, never at text, and says *where* it was earned: one
 contribution per turn, which add up to the part. ``None`` means the part could not be measured.
 The surprising choice: efficiency is paid only on success, so that giving up early never pays.
 """
@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from palestra.types import Trajectory
 
 Contributions = list[float]
 """One number per turn; their sum is the part."""
+
+
+PREFERENCE = "preference"
+"""Name of the part that a reward model fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,21 @@ def repetition(trajectory: Trajectory) -> Contributions | None:
     """Share of turns that repeat an action from an unchanged state. Range 0 to 1; weigh it negatively."""
     count = len(trajectory.turns)
     return [float(turn.facts.repeated) / count for turn in trajectory.turns]
+
+
+def preference(score: Callable[[Trajectory], float | None]) -> RewardPart:
+    """What a model of preferences thinks of the whole attempt, on its last turn. Range 0 to 1.
+
+    Args:
+        score: from an attempt to a number from 0 to 1, or None where it cannot be read. It comes from above,
+            so that rewards need no model.
+    """
+    return RewardPart(PREFERENCE, 0.0, 1.0, partial(_judged, score))
+
+
+def _judged(score: Callable[[Trajectory], float | None], trajectory: Trajectory) -> Contributions | None:
+    value = score(trajectory)
+    return None if value is None else _on_last(trajectory, value)
 
 
 def _on_last(trajectory: Trajectory, value: float) -> Contributions:

@@ -22,6 +22,8 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "efficiency": 0.1,
     "repetition": -0.1,
 }
+PREFERENCE_WEIGHT = 0.1
+"""Of a reward model, unless given: enough to tell equal outcomes apart, too little to be worth fooling."""
 MAX_SCALE_RATIO = 10.0
 """Weighted scales may differ by this factor before a rubric is refused."""
 

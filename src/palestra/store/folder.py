@@ -70,7 +70,7 @@ class RunFolder:
             StoreError: if ``path`` is a file, holds a run already or anything else, or cannot be written.
         """
         folder = Path(path)
-        _check_free(folder)
+        check_free(folder)
         write_atomic(folder / "config.yaml", config_text)
         text = yaml.safe_dump(plain(resolved), sort_keys=False, allow_unicode=True)
         write_atomic(folder / "resolved.yaml", text)
@@ -207,7 +207,12 @@ class RunFolder:
         return evals
 
 
-def _check_free(folder: Path) -> None:
+def check_free(folder: Path) -> None:
+    """Refuse a place where something is.
+
+    Raises:
+        StoreError: a file, a run, or a folder with something else in it.
+    """
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: give the path of a folder")
     if (folder / "manifest.json").exists():

@@ -36,6 +36,7 @@ from palestra.training.controls import (
 from palestra.training.credit import Credit, TurnAdvantages
 from palestra.training.critic import Critic, CriticSettings, explained_variance, value_loss
 from palestra.training.critic_credit import CriticCredit
+from palestra.training.dpo import DpoSettings, dpo_learner, dpo_update, log_likelihoods, prefer
 from palestra.training.kl_reward import subtract_kl
 from palestra.training.learner import Learner, OptimizerName
 from palestra.training.loop import advantage_segments, train_online
@@ -50,11 +51,41 @@ from palestra.training.losses import (
 )
 from palestra.training.metrics import summarize_groups
 from palestra.training.muon import Muon
-from palestra.training.segments import CreditUnit, make_segment, state_segment, tokenize_trajectory
+from palestra.training.preferences import (
+    PairRows,
+    PreferencePair,
+    first_difference,
+    is_better,
+    pair_batches,
+    pair_rows,
+    preference_loss,
+    preference_pairs,
+    preference_pull,
+)
+from palestra.training.reward_model import (
+    ABOUT_FILE,
+    RewardModel,
+    RewardModelSettings,
+    StoredReward,
+    accumulate_preferences,
+    fit_reward_model,
+    load_reward_model,
+    preference_metrics,
+    save_reward_model,
+    score_margins,
+)
+from palestra.training.segments import (
+    CreditUnit,
+    judged_segment,
+    make_segment,
+    state_segment,
+    tokenize_trajectory,
+)
 from palestra.training.sft import SftSettings, imitate, imitation_weights, supervised_share
 from palestra.training.surrogates import clipped, policy_gradient, ratio_clipped, sequence_clipped
 
 __all__ = [
+    "ABOUT_FILE",
     "ALGORITHMS",
     "CRITIC_FILE",
     "Aggregation",
@@ -65,6 +96,7 @@ __all__ = [
     "Critic",
     "CriticCredit",
     "CriticSettings",
+    "DpoSettings",
     "Learner",
     "LoopParts",
     "LoopSettings",
@@ -72,10 +104,16 @@ __all__ = [
     "MicroBatch",
     "Muon",
     "OptimizerName",
+    "PairRows",
+    "PreferencePair",
+    "RewardModel",
+    "RewardModelSettings",
     "RowMaker",
     "SftSettings",
+    "StoredReward",
     "TokenTerms",
     "TurnAdvantages",
+    "accumulate_preferences",
     "adapted_kl_weight",
     "advantage_segments",
     "anchored_zscore",
@@ -87,9 +125,13 @@ __all__ = [
     "checkpoints",
     "clipped",
     "discounted_returns",
+    "dpo_learner",
+    "dpo_update",
     "entropy",
     "explained_variance",
     "find_algorithm",
+    "first_difference",
+    "fit_reward_model",
     "floored_entropy_weight",
     "gae",
     "group_mean",
@@ -98,20 +140,33 @@ __all__ = [
     "imitate",
     "imitation_loss",
     "imitation_weights",
+    "is_better",
+    "judged_segment",
     "k3",
     "leave_one_out",
     "load_checkpoint",
     "load_critic",
     "load_newest",
+    "load_reward_model",
+    "log_likelihoods",
     "make_micro_batches",
     "make_segment",
     "make_surrogate",
+    "pair_batches",
+    "pair_rows",
     "policy_gradient",
     "policy_loss",
+    "prefer",
+    "preference_loss",
+    "preference_metrics",
+    "preference_pairs",
+    "preference_pull",
     "ratio_clipped",
     "row_weights",
     "save_checkpoint",
+    "save_reward_model",
     "scheduled_lambda",
+    "score_margins",
     "sequence_clipped",
     "state_segment",
     "subtract_kl",

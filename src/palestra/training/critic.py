@@ -40,10 +40,7 @@ class Critic:
     def __init__(self, model: Any, settings: CriticSettings, *, micro_batch_tokens: int = 4096) -> None:
         """Value states with ``model``, a transformers causal language model that nothing else trains."""
         self.model, self.settings = model, settings
-        example = next(model.parameters())
-        self.head = nn.Linear(model.config.hidden_size, 1, dtype=example.dtype)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = scalar_head(model)
         self.updates = 0
         """Batches learned from."""
         self._micro_batch_tokens = micro_batch_tokens
@@ -57,7 +54,7 @@ class Critic:
         found: list[list[float]] = [[] for _ in rows]
         for batch in make_micro_batches(rows, self._micro_batch_tokens):
             with torch.no_grad():
-                values = self._values(batch)
+                values = state_values(self.model, self.head, batch)
             for row, value in zip(batch.rows.tolist(), values.tolist(), strict=True):
                 found[batch.indices[row]].append(value)
         return found
@@ -75,7 +72,12 @@ class Critic:
                 chosen = [part[index] for index in batch.indices]
                 wanted = torch.tensor([value for index in chosen for value in returns[index]])
                 before = torch.tensor([value for index in chosen for value in values[index]])
-                loss = value_loss(self._values(batch), wanted, before, self.settings.value_clip) / count
+                loss = (
+                    value_loss(
+                        state_values(self.model, self.head, batch), wanted, before, self.settings.value_clip
+                    )
+                    / count
+                )
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
             nn.utils.clip_grad_norm_(self._parameters, 1.0)
@@ -110,11 +112,6 @@ class Critic:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.updates = int(tensors["updates"])
 
-    def _values(self, batch: MicroBatch) -> Tensor:
-        hidden, start = hidden_states(self.model, batch.ids, int(batch.before.min()))
-        found: Tensor = self.head(hidden[batch.rows, batch.before - start])[:, 0]
-        return found.to(torch.promote_types(found.dtype, torch.float32))
-
     def _minibatches(self, count: int) -> Iterator[list[int]]:
         order, size = list(range(count)), -(-count // self.settings.minibatches)
         shuffler = random.Random(f"critic:{self.settings.seed}:{self.updates}")
@@ -122,6 +119,21 @@ class Critic:
             shuffler.shuffle(order)
             for start in range(0, count, size):
                 yield order[start : start + size]
+
+
+def scalar_head(model: Any) -> nn.Linear:
+    """A linear layer from ``model``'s states to one number, which is 0 at first."""
+    head = nn.Linear(model.config.hidden_size, 1, dtype=next(model.parameters()).dtype)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def state_values(model: Any, head: nn.Linear, batch: MicroBatch) -> Tensor:
+    """(marked tokens,) float32 numbers that ``head`` reads from the state before each marked token."""
+    hidden, start = hidden_states(model, batch.ids, int(batch.before.min()))
+    found: Tensor = head(hidden[batch.rows, batch.before - start])[:, 0]
+    return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
 def value_loss(values: Tensor, returns: Tensor, before: Tensor, clip: float) -> Tensor:

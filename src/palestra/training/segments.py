@@ -73,6 +73,16 @@ def state_segment(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = False
     return Segment(trajectory.id, tuple(ids), tuple(marks), zeros, zeros)
 
 
+def judged_segment(trajectory: Trajectory) -> Segment:
+    """The token row whose mask marks the token after the last action, where a whole attempt is judged.
+
+    What the world replied to that action is left out, and a token that stands for nothing is appended.
+    """
+    whole = make_segment(trajectory, [0.0] * len(trajectory.turns))
+    zeros = (0.0,) * (len(whole.ids) + 1)
+    return Segment(trajectory.id, (*whole.ids, 0), (*(False for _ in whole.ids), True), zeros, zeros)
+
+
 def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Trajectory:
     """A scripted episode with the ids a policy would have had: actions encoded with their end token.
 

@@ -69,9 +69,12 @@ def imitate(
         for start in range(0, len(order), settings.rows_per_update):
             update += 1
             rows = [segments[index] for index in order[start : start + settings.rows_per_update]]
-            metrics = learner.update(rows, imitation_loss, _rate(update / total, settings.learning_rate))
+            metrics = learner.update(
+                rows, imitation_loss, warmed_rate(update / total, settings.learning_rate)
+            )
             report(update, total, {"loss/sft": metrics.pop("loss/total"), **metrics})
 
 
-def _rate(progress: float, peak: float) -> float:
+def warmed_rate(progress: float, peak: float) -> float:
+    """The learning rate after a share of the updates: up over a tenth of them, then down to a tenth."""
     return peak * min(progress / 0.1, 1.0) * (1.0 - 0.9 * progress)

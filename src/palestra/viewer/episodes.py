@@ -22,8 +22,8 @@ Badge = tuple[str, str]
 
 
 def evaluated_episodes(run: RunFolder) -> list[list[Trajectory]]:
-    """Episodes by source: the RL policy's evaluation, then that of SFT; if neither, what was collected."""
-    sources = [_episodes(run, stage) for stage in ("eval-rl", "eval-sft")]
+    """Episodes by source: the evaluation after DPO, after RL, after SFT; if neither, what was collected."""
+    sources = [_episodes(run, stage) for stage in ("eval-dpo", "eval-rl", "eval-sft")]
     if not any(sources):
         sources = [_episodes(run, stage) for stage in run.trajectory_stages()]
     return [source for source in sources if source]

@@ -17,7 +17,7 @@ from palestra.viewer.stages import Eval
 from palestra.viewer.words import number, percent, percent_with_interval, plural
 
 _SPLIT_WORDS = {"test": "held-out tasks", "validation": "validation tasks", "train": "training tasks"}
-_WHEN = {"rl": "after RL", "sft": "after SFT", "base": "before training"}
+_WHEN = {"dpo": "after DPO", "rl": "after RL", "sft": "after SFT", "base": "before training"}
 _ENDINGS = {
     StopReason.terminated: "by a wrong ending",
     StopReason.max_turns: "at the turn limit",

@@ -1,4 +1,4 @@
-"""Which evaluation speaks for which stage: the four columns of every table.
+"""Which evaluation speaks for which stage: the columns of every table.
 
 A run may hold many evaluations of one policy; the summary and the report show one a stage and must agree on
 it. The one surprising choice: the world most evaluations were made in is the run's world, so that a probe in
@@ -13,9 +13,16 @@ from typing import Any
 
 from palestra.store import RunFolder
 
-STAGES = ("base", "teacher", "sft", "rl", "oracle")
+STAGES = ("base", "teacher", "sft", "rl", "dpo", "oracle")
 """In the order in which they are shown."""
-STAGE_TITLES = {"base": "Base", "teacher": "Teacher", "sft": "SFT", "rl": "RL", "oracle": "Oracle"}
+STAGE_TITLES = {
+    "base": "Base",
+    "teacher": "Teacher",
+    "sft": "SFT",
+    "rl": "RL",
+    "dpo": "DPO",
+    "oracle": "Oracle",
+}
 _MODES = ("greedy", "scripted", "sampled")
 _SPLITS = ("test", "validation", "train")
 

@@ -16,7 +16,7 @@ from palestra.store import RunFolder
 from palestra.viewer.stages import STAGE_TITLES, main_world, stage_costs, stage_evals
 from palestra.viewer.words import UNKNOWN, duration, number, percent, percent_with_interval
 
-SUMMARY_STAGES = ("teacher", "sft", "rl", "oracle")
+SUMMARY_STAGES = ("teacher", "sft", "rl", "dpo", "oracle")
 """The stages of a summary, in order."""
 SUMMARY_METRICS = (
     "success",
