@@ -91,5 +91,5 @@ def test_a_run_that_learns_gives_none_of_those_alarms(seed: int, tmp_path: Path)
     assert sum(row["success/mean"] for row in rows[-3:]) > sum(row["success/mean"] for row in rows[:3])
     false = {failure.detector for failure in FAILURES.values()} | {"guessing", "one_action", "not_finite"}
     given = [(alarm["update"], alarm["detector"], alarm["evidence"]) for alarm in run.read_alarms()[0]]
-    print('GIVEN', seed, given)
+    print("GIVEN", seed, given)
     assert not [each for each in given if each[1] in false], given
