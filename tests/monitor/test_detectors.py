@@ -82,7 +82,7 @@ CURVES = {
     "out_of_reach": rows(groups__unsolved=lambda update: 0.25),
     "format_low": rows(format__compliance=lambda update: 0.7),
     "mismatch": rows(policy__kl_mismatch=lambda update: 0.05),
-    "far_from_reference": rows(policy__kl_reference=lambda update: 1.4 if update == 20 else 0.05),
+    "far_from_reference": rows(policy__kl_reference=lambda update: 1.4 if update >= 19 else 0.05),
     "gradient_spike": rows(gradient__norm=lambda update: 40.0 if update == 20 else 0.5),
     "validation_gap": rows(validation__success=lambda update: 0.5),
     "plateau": rows(1100, success__mean=lambda update: 0.6 if update > 20 else 0.3),
@@ -147,6 +147,11 @@ def test_a_detector_that_fails_is_named_and_the_others_still_look():
     with pytest.warns(UserWarning, match="part_dominates could not look"):
         found = names(CURVES["format_low"], wild)
     assert "format_low" in found
+
+
+def test_one_update_far_from_the_reference_is_no_alarm():
+    once = rows(policy__kl_reference=lambda update: 1.4 if update in (10, 20) else 0.05)
+    assert first_alarms(Window("rl", once[:end], FINE, WEIGHTS) for end in range(1, 21)) == []
 
 
 def test_unscored_episodes_and_unmeasured_values_say_nothing():

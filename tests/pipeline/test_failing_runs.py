@@ -85,11 +85,12 @@ def test_a_run_that_fails_on_purpose_gives_the_alarm_for_it(name: str, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_a_run_that_learns_gives_none_of_those_alarms(seed: int, tmp_path: Path):
+def test_a_run_that_learns_gives_only_alarms_that_are_true(seed: int, tmp_path: Path):
     run = trained(tmp_path / "run", "echo_world.py:EchoWorld", 8, seed, "sft.epochs=1", "rl.updates=16")
-    rows = [row for row in run.read_metrics()[0] if row["stage"] == "rl"]
-    assert sum(row["success/mean"] for row in rows[-3:]) > sum(row["success/mean"] for row in rows[:3])
-    false = {failure.detector for failure in FAILURES.values()} | {"guessing", "one_action", "not_finite"}
-    given = [(alarm["update"], alarm["detector"], alarm["evidence"]) for alarm in run.read_alarms()[0]]
-    print("GIVEN", seed, given)
-    assert not [each for each in given if each[1] in false], given
+    rows = {row["update"]: row for row in run.read_metrics()[0] if row["stage"] == "rl"}
+    assert sum(rows[update]["success/mean"] for update in (14, 15, 16)) > 2.0
+    for alarm in run.read_alarms()[0]:
+        row = rows[alarm["update"]]
+        understood = row["format/compliance"] < 0.8 and alarm["detector"] == "format_low"
+        solved = row["success/mean"] > 0.9 and alarm["detector"] == "flat_groups"
+        assert understood or solved, alarm

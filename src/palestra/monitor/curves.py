@@ -127,18 +127,19 @@ def mismatch(window: Window) -> Finding | None:
 
 
 def far_from_reference(window: Window) -> Finding | None:
-    """The policy left the reference, or leaps away from it."""
+    """The policy left the reference, or leaps away from it, for two updates in a row.
+
+    One alone is no sign: where nearly all groups are solved, the distance is that of a few failures' tokens.
+    """
     found = window.values("policy/kl_reference")
-    if not found:
+    if len(found) < 2:
         return None
-    usual = median(found[-11:-1]) if len(found) > 5 else math.inf
-    if found[-1] < FAR and not (found[-1] > 0.2 and found[-1] > SPIKE * usual):
+    now = min(found[-2:])
+    usual = median(found[-12:-2]) if len(found) > 6 else math.inf
+    if now < FAR and not (now > 0.2 and now > SPIKE * usual):
         return None
-    return Finding(
-        f"{found[-1]:.2f} nats a token from the reference, {usual:.3f} before"
-        if len(found) > 5
-        else f"{found[-1]:.2f} nats a token from the reference"
-    )
+    before = f", {usual:.3f} before" if len(found) > 6 else ""
+    return Finding(f"{now:.2f} nats a token from the reference in two updates in a row{before}")
 
 
 def gradient_spike(window: Window) -> Finding | None:
