@@ -208,3 +208,14 @@ def test_rank_correlation_shares_ranks_among_ties() -> None:
     assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     assert rank_correlation([1, 1, 2], [5, 6, 7]) == pytest.approx(3**0.5 / 2)
     assert rank_correlation([1, 1], [1, 2]) is None
+
+
+def test_a_dry_run_refuses_settings_of_the_learner_that_do_not_fit(palestra) -> None:
+    for change, said in (
+        ("rl.algorithm=grpoo", "Did you mean 'grpo'"),
+        ("credit.gae_lambda=0.9", "has no use for it"),
+        ("curriculum.max_turns=[4,99]", "rollout.max_turns is 12"),
+    ):
+        done = palestra("train", "quickstart", "--set", change, "--dry-run")
+        assert done.code == 2
+        assert said in done.err

@@ -36,6 +36,8 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
         (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
         (["rl.max_policy_lag=1", "rl.algorithm=reinforce"], "needs a ratio"),
+        (["loss.dual_clip=3", "rl.algorithm=raft"], r"loss\.dual_clip has no effect"),
+        (["credit.negative_weight=1", "rl.algorithm=raft"], r"credit\.negative_weight has no effect"),
         (["rl.guards.fel_back=pause"], "Did you mean 'fell_back'"),
     ],
 )

@@ -122,6 +122,7 @@ def _execute(verb: str, source: str, options: _Options, stages: list[str] | None
     if options.dry_run:
         from palestra.cli.planning import config_text, plan_text
 
+        _check_learner(config)
         typer.echo(f"{config_text(config)}\n{plan_text(config, stages)}")
         return None
     from palestra.pipeline.run import STAGES, create_run, run_pipeline
@@ -137,6 +138,16 @@ def _execute(verb: str, source: str, options: _Options, stages: list[str] | None
         typer.echo(f"\nInterrupted. Go on with: {again}", err=True)
         raise typer.Exit(130) from None
     return run
+
+
+def _check_learner(config: RunConfig) -> None:
+    """Refuse settings of the learner that do not fit, where the libraries that know are installed."""
+    try:
+        from palestra.pipeline.run import check_settings
+    except ImportError as error:
+        typer.echo(f"Settings of rl, credit, loss and critic were not checked: {error}", err=True)
+        return
+    check_settings(config)
 
 
 def _stored(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:

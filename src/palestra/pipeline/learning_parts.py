@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from palestra.errors import ConfigError
 from palestra.monitor import Guards
-from palestra.pipeline.config import CriticConfig, CurriculumConfig, RunConfig
+from palestra.pipeline.config import CreditConfig, CriticConfig, CurriculumConfig, RunConfig
 from palestra.pipeline.curriculum import Curriculum
 from palestra.training import (
     Aggregation,
@@ -43,6 +43,12 @@ def check_learning(config: RunConfig) -> None:
     if algorithm.critic is None and config.critic != CriticConfig():
         raise ConfigError(
             f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
+        )
+    leans = config.credit.negative_weight != CreditConfig().negative_weight
+    if not algorithm.pushes_away and (leans or loss.dual_clip is not None):
+        raise ConfigError(
+            f"{'credit.negative_weight' if leans else 'loss.dual_clip'} has no effect with rl.algorithm "
+            f"{config.rl.algorithm!r}, whose advantages are never negative; leave it out."
         )
     if loss.kl_target is not None and not loss.kl_weight:
         raise ConfigError("loss.kl_target moves loss.kl_weight, which is 0: give it a weight to start from.")

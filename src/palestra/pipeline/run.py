@@ -39,14 +39,23 @@ BY_THEMSELVES: Mapping[str, Stage] = {"dpo": optimize_preferences}
 """Stages that a verb of their own runs, in a run folder that the verb made."""
 
 
+def check_settings(config: RunConfig) -> None:
+    """Refuse settings of the learner or the curriculum that do not fit together.
+
+    Raises:
+        ConfigError: names the key and what to do.
+    """
+    check_learning(config)
+    check_curriculum(config)
+
+
 def create_run(path: Path, config_text: str, config: RunConfig, command: str) -> RunFolder:
     """A new run folder for ``config``.
 
     Raises:
         ConfigError: settings of the learner or the curriculum do not fit together; no folder is made.
     """
-    check_learning(config)
-    check_curriculum(config)
+    check_settings(config)
     return RunFolder.create(path, config_text=config_text, resolved=config.model_dump(), command=command)
 
 

@@ -59,6 +59,8 @@ class Algorithm:
     """What a share of the advantage may be taken against instead of the group; None where it cannot."""
     own_spread: bool = False
     """Whether the smallest difference within a group is blown up to a whole unit, or breaks a tie."""
+    pushes_away: bool = True
+    """Whether any advantage is negative."""
     surrogate: str = "clip"
     """Key of ``SURROGATES``."""
     aggregation: Aggregation = "token_mean"
@@ -73,7 +75,7 @@ class Algorithm:
             if value is not None and getattr(self, name) is None:
                 users = ", ".join(key for key, each in ALGORITHMS.items() if getattr(each, name) is not None)
                 raise ConfigError(
-                    f"credit.{name} is {value}, but this rl.algorithm has no use for it. Leave it "
+                    f"credit.{name} is {value}, but this rl.algorithm has no use for it. Leave it out; "
                     f"those that use it are {users}."
                 )
         return replace(
@@ -119,7 +121,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "reinforce": Algorithm(returns, gamma=0.99, surrogate="policy_gradient"),
     "reinforce_pp": Algorithm(lambda: by_batch(batch_zscore)),
     "reinforce_pp_baseline": Algorithm(lambda: by_batch(group_mean_batch_scale), batch=batch_zscore),
-    "raft": Algorithm(best_of_group, own_spread=True),
+    "raft": Algorithm(best_of_group, own_spread=True, pushes_away=False),
     "ppo": Algorithm(critic="turn", gamma=0.99, gae_lambda=0.95),
     "ppo_token": Algorithm(critic="token", gamma=1.0, gae_lambda=0.95),
     "gigpo": Algorithm(anchored, gamma=0.95, batch=batch_zscore, own_spread=True),
