@@ -2,6 +2,7 @@
 
     python bench/algorithms.py                          # all on orders, GRPO and PPO on all worlds; about 2.5 hours
     python bench/algorithms.py --algorithms grpo ppo --worlds orders --seeds 0
+    python bench/algorithms.py --finished               # trains nothing, writes the page of what is finished
     python bench/algorithms.py --quick                  # one tiny run of two algorithms, writes no page
 
 Runs go two at a time, one thread each. One that is finished is not repeated and one that was stopped goes on, so
@@ -138,6 +139,13 @@ def train(run: Run) -> dict[str, Any]:
     if not run.path.exists():
         branch(run)
     palestra("train", run.path, "--resume", log=run.path.with_suffix(".log"))
+    made = outcome(run)
+    print(f"{run.path.name}: {made['sft']:.1%} -> {made['rl']:.1%}", flush=True)
+    return made
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    """What a finished run came to, and what it cost."""
     folder = RunFolder.open(run.path)
     summary, rows = run_summary(run.path), [r for r in folder.read_metrics()[0] if r["stage"] == "rl"]
     episodes, tokens, cost = 0.0, 0.0, None
@@ -148,7 +156,7 @@ def train(run: Run) -> dict[str, Any]:
         tokens += size * row["tokens/action_mean"]
         if cost is None and row.get("validation/success", 0.0) >= REACHED:
             cost = (episodes, tokens)
-    made = {
+    return {
         "sft": summary["sft"]["success"],
         "rl": summary["rl"]["success"],
         "ci95": summary["rl"]["success_ci95"],
@@ -158,8 +166,6 @@ def train(run: Run) -> dict[str, Any]:
         "update_seconds": mean(row["time/update"] for row in rows),
         "memory": summary["peak_memory_mb"],
     }
-    print(f"{run.path.name}: {made['sft']:.1%} -> {made['rl']:.1%}", flush=True)
-    return made
 
 
 def table(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
@@ -169,11 +175,17 @@ def table(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for algorithm in NAMES:
-        mine = [r for run, r in results.items() if (run.algorithm, run.world) == (algorithm, world)]
-        if not mine:
+        of_seed = {
+            run.seed: r for run, r in results.items() if (run.algorithm, run.world) == (algorithm, world)
+        }
+        if not of_seed:
             continue
+        mine = list(of_seed.values())
         costs = [r["cost"] for r in mine if r["cost"] is not None]
-        each = ", ".join(f"{r['rl']:.1%} ({r['ci95'][0]:.0%}–{r['ci95'][1]:.0%})" for r in mine)
+        each = ", ".join(
+            f"{seed}: {r['rl']:.1%} ({r['ci95'][0]:.0%}–{r['ci95'][1]:.0%})"
+            for seed, r in sorted(of_seed.items())
+        )
         lines.append(
             f"| `{algorithm}` | {len(mine)} | {mean(r['sft'] for r in mine):.1%} | {mean(r['rl'] for r in mine):.1%} | {each} | "
             f"{100 * min(r['rl'] - r['sft'] for r in mine):+.0f} | {min(r['format'] for r in mine):.1%} | "
@@ -205,7 +217,7 @@ def curves(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
     return lines
 
 
-def page(results: dict[Run, dict[str, Any]]) -> str:
+def page(results: dict[Run, dict[str, Any]], planned: int) -> str:
     """The evidence page."""
     lines = [
         "# Evidence: algorithms",
@@ -216,6 +228,7 @@ def page(results: dict[Run, dict[str, Any]]) -> str:
         f"(`credit.batch_share=0.5`), except `{ALONE}`; nothing else was tuned. Success is on 200 held-out test tasks,",
         "greedy, of the checkpoint that was best on 64 validation tasks; costs are medians over the seeds whose validation",
         "success reached 85 %.",
+        *(["", f"**{len(results)} of {planned} runs are finished.**"] if len(results) < planned else []),
     ]
     for world in dict.fromkeys(run.world for run in results):
         lines += [
@@ -240,6 +253,7 @@ def main() -> None:
     parser.add_argument("--worlds", nargs="+", default=["orders", "meeting_room", "alerts"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "algorithms")
+    parser.add_argument("--finished", action="store_true", help="Write the page of finished runs only.")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
     settings = SETTINGS
@@ -256,12 +270,18 @@ def main() -> None:
         if world == asked.worlds[0] or algorithm in EVERYWHERE
     ]
     results: dict[Run, dict[str, Any]] = {}
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(prepare, {run.base: run for run in plan}.values()))
-        for run, made in zip(plan, pool.map(train, plan), strict=True):
-            results[run] = made
-            if not asked.quick:
-                PAGE.write_text(page(results), encoding="utf-8")
+    planned = len(plan)
+    if asked.finished:
+        plan = [run for run in plan if (run.path / "stages" / "evaluate.json").exists()]
+        results = {run: outcome(run) for run in plan}
+        PAGE.write_text(page(results, planned), encoding="utf-8")
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(prepare, {run.base: run for run in plan}.values()))
+            for run, made in zip(plan, pool.map(train, plan), strict=True):
+                results[run] = made
+                if not asked.quick:
+                    PAGE.write_text(page(results, planned), encoding="utf-8")
     first = [
         r for run, r in results.items() if (run.world, run.algorithm) == (asked.worlds[0], plan[0].algorithm)
     ]
