@@ -92,7 +92,7 @@ def test_an_existing_folder_is_never_written_over(palestra, collected: Path) -> 
 def test_a_stage_without_weights_is_not_evaluated(palestra, collected: Path) -> None:
     done = palestra("eval", collected)
     assert done.code == 2
-    assert "no checkpoint" in done.err
+    assert "no whole checkpoint" in done.err
 
 
 def test_the_report_is_json_alone_or_a_table_and_a_page(palestra, collected: Path) -> None:

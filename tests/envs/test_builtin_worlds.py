@@ -274,3 +274,24 @@ def test_episodes_are_byte_identical_in_processes_with_different_hash_seeds() ->
     }
     assert len(outputs) == 1
     assert len(outputs.pop()) > 10_000
+
+
+@pytest.mark.parametrize(("name", "level"), EVERY)
+@pytest.mark.parametrize("everything", [False, True])
+def test_an_empty_answer_and_a_list_of_all_answers_earn_nothing(
+    name: str, level: int, everything: bool
+) -> None:
+    env = world(name, level)
+    task = env.make_task(3)
+    *looks, right = run_oracle(env, task)
+    options = env.tools[right.tool_name].parameters["properties"]
+    wrong = {
+        key: " or ".join(schema.get("enum", [right.parameters[key], "none"])) if everything else ""
+        for key, schema in options.items()
+    }
+    for answer in (right.parameters, wrong, *({**right.parameters, key: wrong[key]} for key in wrong)):
+        env.reset(options={"task": task})
+        for text in texts(looks):
+            env.step(text)
+        _, reward, _, _, info = env.step(render_call(ToolCall(right.tool_name, answer)))
+        assert info["success"] == (reward == 1.0) == (answer == right.parameters), answer

@@ -85,13 +85,13 @@ def test_a_roll_back_puts_back_the_best_weights_and_halves_the_rate(rolled_back:
     changes = rolled_back.read_changes()[0]
     assert changes
     assert all(change["reason"].startswith("far_from_reference: ") for change in changes)
-    rate = [change for change in changes if change["setting"] == "rl.learning_rate"]
+    rate = [change for change in changes if change["setting"] == "learning rate"]
     assert rate[0]["after"] == rate[0]["before"] / 2
     rates = {row["update"]: row["learning_rate"] for row in rows(rolled_back) if "learning_rate" in row}
     at = rate[0]["update"]
     assert rates[at] == pytest.approx(rate[0]["before"])
     assert rates[at + 1] == pytest.approx((0.002 + (0.08 - 0.002) * at / 5) / 2)
-    back = [change for change in changes if change["setting"] == "checkpoint"]
+    back = [change for change in changes if change["setting"] == "weights of update"]
     assert back
     assert all(change["after"] <= change["before"] for change in back)
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_after_a_roll_back_has_the_scores_of_the_weights_it_holds(r
     validated = {
         int(row["update"]): [row["validation/success"], row["validation/reward"]] for row in rows(rolled_back)
     }
-    last = [each for each in rolled_back.read_changes()[0] if each["setting"] == "checkpoint"][-1]
+    last = [each for each in rolled_back.read_changes()[0] if each["setting"] == "weights of update"][-1]
     at, to = int(last["before"]), int(last["after"])
     assert validated[at] != validated[to]
     state = checkpoint_state(rolled_back.path / "checkpoints" / "rl" / f"step-{at}")
@@ -109,7 +109,10 @@ def test_a_checkpoint_after_a_roll_back_has_the_scores_of_the_weights_it_holds(r
 
 def test_a_run_interrupted_around_a_roll_back_ends_like_the_calm_one(rolled_back: RunFolder, tmp_path: Path):
     newest = max(int(p.name[5:]) for p in (rolled_back.path / "checkpoints" / "rl").glob("step-*"))
-    again = interrupted(rolled_back, tmp_path / "again", newest - 2)
+    acted = min(change["update"] for change in rolled_back.read_changes()[0])
+    stopped = [int(p.name[5:]) for p in (rolled_back.path / "checkpoints" / "rl").glob("step-*")]
+    before = max((step for step in stopped if step < acted), default=0)
+    again = interrupted(rolled_back, tmp_path / "again", before)
     assert len(rows(again)) == 6
     trained(again.path)
     assert rows(again) == rows(rolled_back)
@@ -123,8 +126,6 @@ def test_a_pause_stops_at_a_checkpoint_and_goes_on_from_it(tmp_path: Path):
     with pytest.raises(TrainingPaused, match=r"rl update 1: paused by the guard for format_low: \d+% of the"):
         trained(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "rl" / "step-1").exists()
-    with pytest.raises(TrainingPaused, match="rl update 5"):
-        trained(tmp_path / "run")
     run = trained(tmp_path / "run")
     assert [row["update"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
 
@@ -135,22 +136,35 @@ def test_a_lag_of_one_learns_from_every_batch_twice_and_resumes(tmp_path: Path):
     first, *others = rows(run)
     assert all("policy/kl_mismatch" not in row for row in rows(run))
     assert all(row["tokens/trained"] > 1.4 * first["tokens/trained"] for row in others)
-    assert [row["experience/hot_updates"] for row in rows(run)] == [1, 2, 2, 2, 2, 2]
     again = interrupted(run, tmp_path / "again", 4)
     trained(again.path)
     assert rows(again) == rows(run)
     assert weights(again, 6) == weights(run, 6)
 
 
-def test_lambda_moves_with_its_reason_and_stands_in_the_metrics(tmp_path: Path):
-    changes = ("rl.algorithm=ppo", "credit.schedule_lambda=true", "rl.updates=8", "rl.learning_rate=1e-6")
-    started(tmp_path / "run", *changes, "rl.final_learning_rate=1e-6", "rl.tasks_per_update=2")
+def test_a_moved_lambda_is_used_from_the_next_update_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def lowered(gae_lambda: float, rewards: list[float]) -> tuple[float, str]:
+        return (gae_lambda - 0.1, "oscillates") if len(rewards) == 2 else (gae_lambda, "")
+
+    monkeypatch.setattr("palestra.training.controls.scheduled_lambda", lowered)
+    started(tmp_path / "run", "rl.algorithm=ppo", "credit.schedule_lambda=true", "rl.tasks_per_update=2")
     run = trained(tmp_path / "run")
-    expected, moved = 0.95, {change["update"]: change for change in run.read_changes()[0]}
-    assert moved
-    for row in rows(run):
-        assert row["credit/gae_lambda"] == expected
-        if row["update"] in moved:
-            assert moved[row["update"]]["setting"] == "credit.gae_lambda"
-            assert moved[row["update"]]["reason"].startswith(("oscillates: ", "crawls: "))
-            expected = moved[row["update"]]["after"]
+    found = [row["credit/gae_lambda"] for row in rows(run)]
+    assert found == pytest.approx([0.95, 0.95, 0.85, 0.85, 0.75, 0.75])
+    assert [(each["update"], each["setting"], each["reason"]) for each in run.read_changes()[0]] == [
+        (2, "lambda", "oscillates"),
+        (4, "lambda", "oscillates"),
+        (6, "lambda", "oscillates"),
+    ]
+
+
+def test_a_round_goes_on_with_the_rate_that_the_stage_before_it_ended_with(tmp_path: Path):
+    changes = ("mine.rounds=1", "mine.tasks=4", "mine.updates=1", "rl.guards.format_low=lower_rate")
+    started(tmp_path / "run", *changes, "sft.learning_rate=0.0001", "rl.updates=2")
+    run = trained(tmp_path / "run")
+    assert [row["learning_rate"] for row in run.read_metrics()[0] if row["stage"] == "rl"][
+        -1
+    ] == pytest.approx(3e-4 / 2)
+    assert {each["stage"] for each in run.read_changes()[0]} >= {"rl"}
+    (row,) = [row for row in run.read_metrics()[0] if row["stage"] == "mine1"]
+    assert row["learning_rate"] == pytest.approx(3e-3 / 2)

@@ -36,6 +36,13 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
         (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
         (["rl.max_policy_lag=1", "rl.algorithm=reinforce"], "needs a ratio"),
+        (["loss.clip_low=0.1", "rl.algorithm=raft"], r"loss\.clip_low has no effect with this rl\.algorithm"),
+        (["loss.dual_clip=3", "credit.negative_weight=0"], "negative_weight of 0: no advantage is negative"),
+        (["credit.batch_share=0.5", "rl.tasks_per_update=1"], "the batch is the group"),
+        (["rl.guards.far_from_reference=pause", "loss.kl_weight=0"], "nothing is measured"),
+        (["rl.guards.mismatch=pause", "rl.max_policy_lag=1"], "the lag would be measured"),
+        (["rl.guards.fell_back=roll_back", "rl.max_policy_lag=1"], "does not go with rl.max_policy_lag"),
+        (["rl.guards.not_finite=pause"], "can be lower_rate or roll_back"),
         (["loss.dual_clip=3", "rl.algorithm=raft"], r"loss\.dual_clip has no effect"),
         (["credit.negative_weight=1", "rl.algorithm=raft"], r"credit\.negative_weight has no effect"),
         (["rl.guards.fel_back=pause"], "Did you mean 'fell_back'"),
@@ -44,6 +51,10 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
 def test_what_does_not_fit_or_would_do_nothing_is_refused(changes: list[str], said: str):
     with pytest.raises(ConfigError, match=said):
         check_learning(config(*changes))
+
+
+def test_a_lag_fits_a_plain_policy_gradient_that_is_weighed_for_the_mismatch():
+    check_learning(config("rl.max_policy_lag=1", "rl.algorithm=reinforce", "loss.mismatch_cap=2"))
 
 
 def test_the_cost_of_straying_fits_credit_that_keeps_the_size_of_rewards():

@@ -1,6 +1,7 @@
 """The in-process engine against plain full forwards of the same model."""
 
 import asyncio
+import copy
 import pickle
 import random
 
@@ -176,3 +177,27 @@ def test_a_model_that_raises_fails_the_requests_and_the_engine_goes_on(model):
     with pytest.raises(IndexError):
         asyncio.run(engine.generate([7, 10**6], SamplingParams(4), "a"))
     assert asyncio.run(engine.generate([7, 8], SamplingParams(4), "a")).ids
+
+
+def test_what_was_read_under_old_weights_is_not_gone_on_from(model):
+    engine = LocalEngine(copy.deepcopy(model), END, slots=2, context_tokens=64)
+    first = asyncio.run(engine.generate([7, 8, 9], SamplingParams(4, 1.0, seed=1), "a"))
+    longer = [7, 8, 9, *first.ids, 11]
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.mul_(0.5)
+    engine.weights_changed(1)
+    second = asyncio.run(engine.generate(longer, SamplingParams(4, 1.0, seed=2), "a"))
+    assert second.logprobs == pytest.approx(full_logprobs(engine.model, longer, second, 1.0), abs=1e-4)
+
+
+def test_an_end_token_with_the_id_zero_ends_a_generation(model):
+    engine = LocalEngine(model, 0, slots=2, context_tokens=64)
+
+    async def run() -> list[Generation]:
+        params = [SamplingParams(8, 1.0, seed=seed) for seed in range(60)]
+        return await asyncio.gather(*(engine.generate([7, 8, 9], p, str(i)) for i, p in enumerate(params)))
+
+    made = asyncio.run(run())
+    assert {g.ids.index(0) == len(g.ids) - 1 for g in made if 0 in g.ids} == {True}
+    assert all((g.finish_reason == "stop") == (0 in g.ids) for g in made)

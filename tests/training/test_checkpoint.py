@@ -1,7 +1,10 @@
 """Checkpoints: whole or not at all, and what happens to one that is torn."""
 
+import errno
 import hashlib
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -146,3 +149,71 @@ def test_the_newest_by_number_and_the_best_are_kept(learner, template, tmp_path)
 
 def test_a_stage_without_checkpoints_has_no_best_one(tmp_path):
     assert best_checkpoint(tmp_path / "rl") is None
+
+
+def test_a_save_that_fails_halfway_leaves_the_checkpoint_before_it(learner, template, tmp_path, monkeypatch):
+    save_checkpoint(tmp_path / "step-3", learner, template, {"update": 3})
+
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("palestra.training.checkpoint.save_file", full)
+    with pytest.raises(StoreError, match=r"step-3.*No space left"):
+        save_checkpoint(tmp_path / "step-3", learner, template, {"update": 4})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+    assert load_checkpoint(tmp_path / "step-3", copy_of(learner)) == {"update": 3}
+
+
+def test_a_critic_gives_the_values_it_was_saved_with_and_one_without_its_head_is_refused(template, tmp_path):
+    settings = CriticSettings(learning_rate=1e-2, epochs=1, minibatches=1, value_clip=9.0, seed=0)
+
+    def made(seed: int) -> Critic:
+        return Critic(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=seed), settings)
+
+    learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=1))
+    critic, other = made(3), made(4)
+    critic.fit([ROW], [[1.0, 1.0, 1.0]], critic.values([ROW]))
+    save_checkpoint(tmp_path / "step-1", learner, template, {"update": 1}, critic)
+    load_critic(tmp_path / "step-1", other)
+    assert other.values([ROW]) == critic.values([ROW]) != [[0.0] * 3]
+    headless = {name: value for name, value in critic.tensors().items() if not name.startswith("head.")}
+    critic.tensors = lambda: headless
+    save_checkpoint(tmp_path / "step-2", learner, template, {"update": 2}, critic)
+    with pytest.raises(StoreError, match="step-2 cannot be loaded"):
+        load_critic(tmp_path / "step-2", other)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from palestra.errors import StoreError
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.training import Learner, imitation_loss, load_checkpoint, save_checkpoint
+from palestra.types import Segment
+learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=1))
+template = RoleTokenTemplate(train_tokenizer(["a few words"], 300))
+row = Segment("t", (7, 8, 9, 1), (False, True, True, True), (0.0,) * 4, (0.0, 1.0, 1.0, 1.0))
+learner.update([row], imitation_loss, 1e-2)
+folder = Path(sys.argv[1]) / "step-1"
+save_checkpoint(folder, learner, template, {"update": 1})
+weights = (folder / "model.safetensors").stat().st_size
+for limit in (weights // 2, weights + 1000):  # in the weights, then in the optimiser's state
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        save_checkpoint(folder, learner, template, {"update": 2})
+    except StoreError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(load_checkpoint(folder, learner), [path.name for path in folder.parent.iterdir()])
+"""
+
+
+def test_a_disk_that_fills_while_saving_is_said_and_the_checkpoint_before_it_is_whole(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    first, second, last = done.stdout.splitlines()
+    assert all(f"{tmp_path}/step-1" in said and "large" in said for said in (first, second))
+    assert last == "{'update': 1} ['step-1']"

@@ -3,7 +3,7 @@
 import pytest
 
 from palestra.errors import ConfigError
-from palestra.training import ALGORITHMS, advantage_segments, find_algorithm, group_zscore
+from palestra.training import ALGORITHMS, advantage_segments, find_algorithm, group_zscore, summarize_groups
 from palestra.types import Facts, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi", content_hash="start")
@@ -138,3 +138,16 @@ def test_mean_baselines_with_a_share_are_one_baseline_shrunk_toward_the_batch():
 def test_a_share_is_refused_where_there_is_no_group_to_take_it_from():
     with pytest.raises(ConfigError, match="that use it are grpo, dr_grpo, gspo, cispo, rloo"):
         ALGORITHMS["raft"].make_credit(0.5)
+
+
+def test_a_missing_reward_is_counted():
+    groups = [group(attempt(("x", 1.0)), attempt(scored=False), attempt(("x", 0.0), success=False))]
+    assert summarize_groups(groups)["episodes/excluded"] == 1.0
+    assert credit_of("grpo")(groups) == [[[1.0], None, [-1.0]]]
+
+
+def test_gigpo_gives_a_turn_from_a_state_met_once_the_attempt_s_own_advantage():
+    # the start is shared by both, "a" and "b" were met once
+    one, two = attempt(("a", 0.0), ("y", 1.0)), attempt(("b", 0.0), ("z", 0.0))
+    first, second = credit_of("gigpo")([group(one, two)])[0]
+    assert (first[1], second[1]) == (1.0, -1.0)

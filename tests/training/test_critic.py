@@ -186,3 +186,29 @@ def test_explained_variance_is_one_for_foresight_and_none_without_spread():
     assert explained_variance([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == 1.0
     assert explained_variance([0.0, 0.0], [1.0, 2.0]) == 0.0
     assert explained_variance([1.0, 2.0], [3.0, 3.0]) is None
+
+
+def test_a_value_of_observed_tokens_is_never_bootstrapped_from():
+    # one token earns 0, two tokens are observed, the next token earns 2; states are worth 0, observed ones 50
+    made, seen = critic(), {}
+    made.values = lambda rows: [
+        [0.0 if row.ids[at] in (10, 11) else 50.0 for at, marked in enumerate(row.action_mask) if marked]
+        for row in rows
+    ]
+    made.fit = lambda rows, returns, values: seen.update(returns=returns) or {}
+    episode = played("t", ((10,), 0.0), ((11,), 2.0))
+    credit(made, "token", gamma=1.0, gae_lambda=0.9)([TrajectoryGroup("g", TASK, (episode,))])
+    assert seen["returns"][0] == pytest.approx([1.8, 2.0])
+
+
+def test_tokens_are_discounted_and_observed_ones_are_not():
+    made, seen = critic(), {}
+    made.fit = lambda rows, returns, values: seen.update(returns=returns) or {}
+    episode = played("t", ((10,), 0.0), ((11,), 4.0))
+    credit(made, "token", gamma=0.5, gae_lambda=1.0)([TrajectoryGroup("g", TASK, (episode,))])
+    assert seen["returns"][0] == pytest.approx([2.0, 4.0])
+
+
+def test_an_episode_that_was_cut_counts_on_and_one_that_ended_does_not():
+    assert gae([0.0, 0.0], [0.5, 0.5], 0.0, gamma=0.9, gae_lambda=1.0) == pytest.approx([-0.5, -0.5])
+    assert gae([0.0, 0.0], [0.5, 0.5], 0.8, gamma=0.9, gae_lambda=1.0) == pytest.approx([0.148, 0.22])

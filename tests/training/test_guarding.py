@@ -50,8 +50,8 @@ def test_a_roll_back_gives_the_best_checkpoint_s_weights_optimiser_and_critic_an
     changes, restored = act({"roll_back": "fell"}, 5, 0.004, tmp_path, made)
     assert restored == tmp_path / "step-2"
     assert [(c.setting, c.before, c.after, c.reason) for c in changes] == [
-        ("checkpoint", 5.0, 2.0, "fell"),
-        ("rl.learning_rate", 0.004, 0.002, "fell"),
+        ("weights of update", 5.0, 2.0, "fell"),
+        ("learning rate", 0.004, 0.002, "fell"),
     ]
     assert made.controls.rate_scale == 0.5
     assert numbers(made) == kept[2]
@@ -64,7 +64,7 @@ def test_before_the_first_checkpoint_only_the_rate_is_halved(tmp_path: Path):
     before = numbers(made)
     changes, restored = act({"roll_back": "fell"}, 1, 0.004, tmp_path, made)
     assert restored is None
-    assert [change.setting for change in changes] == ["rl.learning_rate"]
+    assert [change.setting for change in changes] == ["learning rate"]
     assert numbers(made) == before
 
 
@@ -72,7 +72,7 @@ def test_two_reasons_to_be_slower_halve_the_rate_once_and_entropy_is_apart(tmp_p
     made = parts()
     due = {"lower_rate": "spike", "roll_back": "fell", "raise_entropy": "flat"}
     changes, _ = act(due, 1, 0.004, tmp_path, made)
-    assert [change.setting for change in changes] == ["entropy weight", "rl.learning_rate"]
+    assert [change.setting for change in changes] == ["weight of the entropy", "learning rate"]
     assert (made.controls.rate_scale, made.controls.entropy_weight) == (0.5, 0.01)
 
 
@@ -80,18 +80,18 @@ def alarm(detector: str, update: int) -> Alarm:
     return Alarm(detector, "rl", update, "s", f"seen at {update}", "c", "r")
 
 
-def test_a_guard_acts_when_its_detector_begins_then_waits_and_starts_anew_after_a_pause():
+def test_a_guard_acts_when_its_detector_begins_and_then_waits_whatever_it_finds():
     guards = Guards({"fell_back": "roll_back", "looping": "warn", "mismatch": "pause"})
-    found = {*range(3, 12), 13}
+    found = {*range(3, 12), 13, 15, 17}
     acted = []
-    for update in range(1, 15):
+    for update in range(1, 20):
         alarms = [alarm("fell_back", update), alarm("looping", update)] if update in found else []
         due = guards.choose(update, alarms)
         assert due in ({}, {"roll_back": f"fell_back: seen at {update}"})
         acted += [update] * bool(due)
-    assert acted == [3, 7, 11, 13]
-    assert guards.mends("fell_back")
-    assert not guards.mends("mismatch")
+    assert acted == [3, 9, 15]
+    assert guards.may_roll_back
+    assert guards.mends("mismatch")
     assert not guards.mends("looping")
 
 
@@ -104,7 +104,7 @@ def test_a_resumed_guard_acts_like_one_that_was_never_stopped(stopped: int):
     first, second = (Guards({"fell_back": "lower_rate"}) for _ in range(2))
     before = acted(first, range(1, stopped))
     second.load(first.state())
-    assert before + acted(second, range(stopped, 15)) == [3, 7, 11, 13]
+    assert before + acted(second, range(stopped, 15)) == [3, 9]
 
 
 def test_a_mistyped_detector_is_refused_with_the_nearest_name():

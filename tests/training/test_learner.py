@@ -156,3 +156,44 @@ def test_reading_a_shared_prefix_once_gives_the_plain_gradient(shared):
     assert (shared >= prefix.MIN_SHARED_TOKENS) == (
         prefix.hidden_states(once.model, torch.tensor([(*head, 7, 8), (*head, 8, 9)]), shared)[1] > 0
     )
+
+
+def test_a_batch_one_version_old_is_clipped_against_what_the_sampler_recorded():
+    made, row = learner(), segment(16, 1, 1.0)
+    stale = replace(row, sampled_logprobs=made.logprobs(made.model, [row])[0])
+    made.update([stale], imitation_loss, 3e-2)
+    assert made.update([stale], policy_loss(clipped(), kl_weight=0.0), 0.0)["policy/clip_fraction"] > 0
+
+
+def test_micro_batches_of_two_and_six_tokens_are_one_mean():
+    rows = [
+        Segment("two", (7, *[8] * 2), (False, *[True] * 2), (0.0,) * 3, (0.0, *[1.0] * 2)),
+        Segment("six", (7, *[8] * 6), (False, *[True] * 6), (0.0,) * 7, (0.0, *[3.0] * 6)),
+    ]
+
+    def told(terms):
+        return terms.advantages + 0 * terms.policy_logprobs, {}
+
+    assert learner(1).update(rows, told, 0.0)["loss/total"] == pytest.approx(2.5)
+
+
+def test_an_entropy_bonus_raises_the_entropy():
+    made, row = learner(), segment(16, 1, 0.0)
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            parameter.mul_(4.0)  # far from uniform, so that there is room
+    loss = policy_loss(clipped(), kl_weight=0.0, entropy_weight=0.1)
+    reported = [made.update([row], loss, 3e-3) for _ in range(20)]
+    entropies = [metrics["policy/entropy"] for metrics in reported]
+    assert reported[0]["gradient/norm"] > 0
+    assert entropies[-1] > 1.1 * entropies[0]
+
+
+def test_three_sampled_four_observed_and_two_sampled_tokens_are_five_everywhere():
+    mask = (False, *[True] * 3, *[False] * 4, *[True] * 2)
+    row = Segment("t", tuple(range(6, 16)), mask, (0.0,) * 10, tuple(float(m) for m in mask))
+    made, seen = learner(), []
+    made.model.get_output_embeddings().register_forward_hook(lambda *call: seen.append(len(call[2])))
+    reference = new_nano(64, hidden=32, feed_forward=48, heads=2, seed=6).double()
+    assert made.update([row], policy_loss(clipped()), 0.0, reference)["tokens/trained"] == 5.0
+    assert seen == [5]

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from palestra.errors import ConfigError
-from palestra.training import TokenTerms, clipped, entropy, k3, policy_loss, ratio_clipped, row_weights
+from palestra.training import (
+    TokenTerms,
+    clipped,
+    entropy,
+    k3,
+    make_micro_batches,
+    policy_loss,
+    ratio_clipped,
+    row_weights,
+)
 from palestra.training.algorithms import SURROGATES, make_surrogate
 from palestra.types import Segment
 
@@ -142,3 +151,26 @@ def test_an_option_that_a_surrogate_does_not_have_is_refused():
     with pytest.raises(ConfigError, match=r"loss\.dual_clip has no effect with the surrogate 'gspo'"):
         make_surrogate("gspo", {"clip_low": None, "dual_clip": 3.0})
     assert make_surrogate("policy_gradient", {"clip_low": None})
+
+
+def test_a_ratio_of_a_sequence_leaves_out_tokens_that_were_not_sampled():
+    row = Segment("t", (5,) * 4, (False, True, True, False), (0.0, -0.2, 0.1, -0.5), (0.0, -1.0, -1.0, 0.0))
+    (batch,) = make_micro_batches([row], 100)
+    given = terms([0.0, 0.0], batch.old_logprobs.tolist(), batch.advantages.tolist())
+    values, _ = SURROGATES["gspo"](clip_low=0.5, clip_high=0.5)(given)
+    assert values.tolist() == pytest.approx([1.05127] * 2, abs=1e-5)
+
+
+def test_the_gradient_of_k3_as_a_loss_is_not_that_of_the_kl():
+    # at 1/2 1/2 with a reference of .9 .1 the KL has -.5493 and .5493
+    logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    logprobs = torch.log_softmax(logits, -1)
+    (logprobs.exp().detach() * k3(logprobs, vector([0.9, 0.1]).log())).sum().backward()
+    assert logits.grad.tolist() == pytest.approx([-0.4, 0.4])
+
+
+def test_tokens_whose_mismatch_weight_was_capped_are_counted():
+    given = terms([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0], sampled=[-6.0, -1.0])
+    _, metrics = policy_loss(clipped(), kl_weight=0.0, mismatch_cap=2.0)(given)
+    assert metrics["policy/mismatch_weight"].tolist() == [2.0, 1.0]
+    assert metrics["policy/mismatch_capped"].tolist() == [1.0, 0.0]

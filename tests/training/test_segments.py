@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
+from palestra.actions import parse_action
 from palestra.errors import ConfigError
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.nano import train_tokenizer
@@ -15,7 +17,7 @@ from palestra.training import (
     supervised_share,
     tokenize_trajectory,
 )
-from palestra.types import Facts, Message, Segment, StopReason, Task, Trajectory, Turn
+from palestra.types import Facts, Message, Segment, StopReason, Task, ToolSpec, Trajectory, Turn
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi")
 
@@ -132,3 +134,48 @@ def test_demonstrations_without_any_action_token_are_refused():
     empty = Segment("t", (2, 3), (False, False), (0.0, 0.0), (0.0, 0.0))
     with pytest.raises(ConfigError, match="masks every label"):
         supervised_share([empty])
+
+
+def test_padding_that_equals_the_end_token_is_not_trained_and_the_end_token_is():
+    short = make_segment(trajectory(turn([6, 1]), prompt_ids=(5,)), [1.0])
+    long = make_segment(trajectory(turn([6, 7, 8, 1]), prompt_ids=(5,)), [1.0])
+    (batch,) = make_micro_batches([short, long], 100, pad_id=1)
+    row = batch.indices.index(0)
+    assert batch.ids[row].tolist() == [5, 6, 1, 1, 1]
+    assert (batch.before[batch.rows == row] + 1).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["ids", "action_mask", "sampled_logprobs", "advantages", "old_logprobs"])
+def test_a_row_in_which_one_sequence_was_cut_alone_is_refused(name):
+    whole = make_segment(trajectory(turn(range(6, 15)), prompt_ids=(5,)), [1.0])
+    whole = replace(whole, old_logprobs=whole.sampled_logprobs)
+    with pytest.raises(ConfigError, match=f"segment of t: lengths differ.*'{name}': 8"):
+        make_micro_batches([replace(whole, **{name: getattr(whole, name)[:8]})], 100)
+
+
+def test_a_tokenizer_that_opens_texts_with_a_token_of_its_own_adds_none_inside_a_row():
+    tokenizer = train_tokenizer(["hello world"] * 3, 300)
+    start = tokenizer.token_to_id("<|pad|>")
+    tokenizer.post_processor = TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", start)])
+    template = RoleTokenTemplate(tokenizer)
+    assert tokenizer.encode("hello").ids[0] == start
+    said = Turn("hello", "world", Facts()), Turn("hello", "", Facts())
+    played = Trajectory("t", TASK, (Message("user", "hello"),), said, StopReason.terminated, True)
+    assert start not in make_segment(tokenize_trajectory(played, template), [1.0, 1.0]).ids
+
+
+def test_reasoning_between_special_tokens_is_read_from_the_text_and_trained_by_ids():
+    tokenizer = train_tokenizer(["hello world"] * 3, 300)
+    tokenizer.add_special_tokens(["<think>", "</think>"])
+    template = RoleTokenTemplate(tokenizer)
+    opened, closed = (tokenizer.token_to_id(token) for token in ("<think>", "</think>"))
+    action = '{"tool_name": "look", "parameters": {}}'
+    ids = (opened, *template.encode("hello"), closed, *template.encode(action), template.end_id)
+    parsed = parse_action(template.decode(ids), [ToolSpec("look", "", {"type": "object", "properties": {}})])
+    assert (parsed.call.tool_name, parsed.call.reasoning) == ("look", "hello")
+    assert sum(make_segment(trajectory(turn(ids)), [1.0]).action_mask) == len(ids)
+
+
+def test_advantages_a_token_are_needed_for_every_token_of_their_own_turn():
+    with pytest.raises(ConfigError, match="t turn 0"):
+        make_segment(trajectory(turn([5]), turn([6, 1])), [[1.0, 2.0], [3.0]])

@@ -152,6 +152,7 @@ def _check_learner(config: RunConfig) -> None:
 
 def _stored(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:
     """A run on disk, its configuration and the text of that."""
+    from palestra.pipeline.preferring import is_dpo_run
     from palestra.pipeline.run import open_run
 
     if options.changes or options.seed is not None or options.out is not None:
@@ -160,6 +161,10 @@ def _stored(source: str, options: _Options) -> tuple[RunFolder, RunConfig, str]:
             "Start a new run to change something."
         )
     run, config = open_run(Path(source))
+    if is_dpo_run(run.path):
+        raise ConfigError(
+            f"{source} was made by palestra dpo: go on with palestra dpo {shlex.quote(source)} --resume."
+        )
     return run, config, run.config_text()
 
 

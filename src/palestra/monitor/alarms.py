@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +30,8 @@ class Window:
         return [t for group in self.groups for t in group.trajectories if t.reward is not None and t.turns]
 
     def values(self, name: str) -> list[float]:
-        """A metric's values, oldest first, where it was measured."""
-        return [row[name] for row in self.rows if name in row]
+        """A metric's values, oldest first, where it was measured and is a number."""
+        return [row[name] for row in self.rows if math.isfinite(row.get(name, math.nan))]
 
     def early(self, name: str, count: int = 3) -> float | None:
         """Mean of a metric's first ``count`` values; None with fewer than twice as many."""
@@ -80,10 +81,10 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that training changed by itself. Plain values, so that it can be stored as a line of JSON."""
+    """What training changed by itself. Plain values, so that it can be stored as a line of JSON."""
 
     setting: str
-    """As in the configuration; ``checkpoint`` where weights were put back."""
+    """What was changed; ``weights of update`` where those of an earlier update were put back."""
     before: float
     after: float
     reason: str

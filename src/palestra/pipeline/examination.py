@@ -28,7 +28,7 @@ def evaluate(workshop: Workshop) -> dict[str, Any]:
     modes = [("greedy", 0.0)]
     if config.evaluation.sampled:
         modes.append(("sampled", config.rl.temperature))
-    for name, stage in (("sft", "sft"), ("rl", final_stage(workshop))):
+    for name, stage in (("sft", "sft"), ("rl", final_stage(workshop, before="dpo"))):
         if name == "rl" and stage == "sft":
             continue
         loaded = load_stage(workshop.run, stage, config)

@@ -28,10 +28,11 @@ from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy
 from palestra.tasks import TaskWeights
 from palestra.training import (
+    Controls,
     LoopParts,
     LoopSettings,
     best_checkpoint,
-    checkpoint_state,
+    newest_state,
     train_online,
     validation_scores,
 )
@@ -161,6 +162,19 @@ def final_stage(workshop: Workshop, before: str = "") -> str:
     return max(reversed(scores), key=scores.__getitem__, default="sft")
 
 
+def _controls(workshop: Workshop, stage: str) -> Controls:
+    """A round goes on where the one before it ended, whichever of their checkpoints it starts from."""
+    controls = make_controls(workshop.config)
+    order = ["rl", *(f"mine{number}" for number in range(1, workshop.config.mine.rounds + 1))]
+    for earlier in reversed(order[: order.index(stage)]):
+        state = newest_state(workshop.run.path / "checkpoints" / earlier)
+        if state is not None:
+            controls.load(state["controls"])
+            controls.forget_rewards()
+            break
+    return controls
+
+
 def _train(
     workshop: Workshop,
     stage: str,
@@ -191,9 +205,7 @@ def _train(
         seed=workshop.config.seed,
     )
     critic = make_critic(loaded)
-    controls = make_controls(workshop.config)
-    if loaded.checkpoint is not None and (kept := checkpoint_state(loaded.checkpoint).get("controls")):
-        controls.load(kept)  # a round goes on where the stage before it was
+    controls = _controls(workshop, stage)
     train_online(
         settings,
         LoopParts(
@@ -218,7 +230,7 @@ def _train(
             curriculum=curriculum,
             validate=validate,
             watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
-            guards=Guards(rl.guards),
+            guards=Guards(rl.guards, rl.validate_every),
             note=partial(_say_change, workshop),
             report=_line_reporter(workshop, stage),
         ),

@@ -35,20 +35,12 @@ def check_learning(config: RunConfig) -> None:
     """
     algorithm, loss = configured_algorithm(config), config.loss
     make_loss(config)
-    if algorithm.critic is None:
-        algorithm.make_credit(config.credit.batch_share)
-    elif config.credit.batch_share:
-        raise ConfigError("credit.batch_share: a critic does not compare attempts; leave it out.")
-    Guards(config.rl.guards)
+    _check_credit(config, algorithm)
+    _check_negative(config, algorithm)
+    _check_guards(config)
     if algorithm.critic is None and config.critic != CriticConfig():
         raise ConfigError(
             f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
-        )
-    leans = config.credit.negative_weight != CreditConfig().negative_weight
-    if not algorithm.pushes_away and (leans or loss.dual_clip is not None):
-        raise ConfigError(
-            f"{'credit.negative_weight' if leans else 'loss.dual_clip'} has no effect with rl.algorithm "
-            f"{config.rl.algorithm!r}, whose advantages are never negative; leave it out."
         )
     if loss.kl_target is not None and not loss.kl_weight:
         raise ConfigError("loss.kl_target moves loss.kl_weight, which is 0: give it a weight to start from.")
@@ -59,18 +51,58 @@ def check_learning(config: RunConfig) -> None:
             f"loss.kl_in=reward does not fit rl.algorithm {config.rl.algorithm!r}: attempts that earned the "
             "same would be told apart by the cost alone. Use kl_in=loss, or rloo, dr_grpo or ppo."
         )
+    surrogate = loss.surrogate or algorithm.surrogate
+    if config.rl.max_policy_lag and surrogate == "policy_gradient" and loss.mismatch_cap is None:
+        raise ConfigError(
+            "rl.max_policy_lag needs a ratio to the policy that sampled, which the surrogate policy_gradient "
+            "has not: set it to 0, loss.surrogate to clip, or loss.mismatch_cap."
+        )
+    if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
+        raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
+
+
+def _check_credit(config: RunConfig, algorithm: Algorithm) -> None:
+    """A share against the batch where nothing is compared, a schedule where there is no lambda."""
+    share = config.credit.batch_share
+    if algorithm.critic is None:
+        algorithm.make_credit(share)
+    elif share:
+        raise ConfigError("credit.batch_share: a critic does not compare attempts; leave it out.")
+    if share and config.rl.tasks_per_update == 1:
+        raise ConfigError("credit.batch_share has no effect with one task an update: the batch is the group.")
     if config.credit.schedule_lambda and algorithm.gae_lambda is None:
         raise ConfigError(
             f"credit.schedule_lambda: rl.algorithm {config.rl.algorithm!r} has no lambda; leave it out."
         )
-    surrogate = loss.surrogate or algorithm.surrogate
-    if config.rl.max_policy_lag and surrogate == "policy_gradient":
+
+
+def _check_negative(config: RunConfig, algorithm: Algorithm) -> None:
+    """Settings of negative advantages where there are none."""
+    weight, usual = config.credit.negative_weight, CreditConfig().negative_weight
+    given = {"loss.dual_clip": config.loss.dual_clip, "loss.clip_low": config.loss.clip_low}
+    if not algorithm.pushes_away:
+        given["credit.negative_weight"] = weight if weight != usual else None
+    elif weight:
+        return
+    for name, value in given.items():
+        if value is not None:
+            why = "with a credit.negative_weight of 0" if algorithm.pushes_away else "with this rl.algorithm"
+            raise ConfigError(f"{name} has no effect {why}: no advantage is negative; leave it out.")
+
+
+def _check_guards(config: RunConfig) -> None:
+    """Guards that could never act, or that do not go with other settings."""
+    rl, loss = config.rl, config.loss
+    Guards(rl.guards)
+    if "far_from_reference" in rl.guards and not loss.kl_weight:
+        raise ConfigError("rl.guards.far_from_reference: with a loss.kl_weight of 0 nothing is measured.")
+    if rl.max_policy_lag and "mismatch" in rl.guards:
+        raise ConfigError("rl.guards.mismatch never acts with rl.max_policy_lag: the lag would be measured.")
+    if rl.max_policy_lag and "roll_back" in rl.guards.values():
         raise ConfigError(
-            "rl.max_policy_lag needs a ratio to the policy that sampled, which the surrogate policy_gradient "
-            "has not: set it to 0, or loss.surrogate to clip."
+            "rl.guards: roll_back does not go with rl.max_policy_lag, for the weights put back would learn "
+            "from the batch of those that failed. Use lower_rate or pause."
         )
-    if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
-        raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
 
 
 def check_curriculum(config: RunConfig) -> None:

@@ -29,6 +29,7 @@ from palestra.training import (
     DpoSettings,
     PreferencePair,
     best_checkpoint,
+    keep_checkpoints,
     pair_rows,
     prefer,
     preference_pairs,
@@ -109,6 +110,8 @@ def start_dpo(workshop: Workshop, path: Path, options: DpoOptions, command: str)
             f"{source.path} was made by `palestra dpo`, so its pairs are spent: name a trained run, or go on "
             f"with it (palestra dpo {source.path} --resume)."
         )
+    if source.path.resolve() in path.resolve().parents:
+        raise StoreError(f"{path} is inside the run {source.path}: choose a folder beside it")
     check_free(path)
     loaded = load_stage(source, final_stage(workshop), workshop.config)
     stored_pairs(source, loaded.template, options.margin)
@@ -152,7 +155,9 @@ def optimize_preferences(workshop: Workshop) -> dict[str, Any]:
         loaded.engine.weights_changed(loaded.version)
         found = validated(workshop, loaded.policy("dpo", 0.0), tasks, "dpo")
         state = {"update": epoch, "version": loaded.version, "validation": _scores(found)}
-        save_checkpoint(run.path / "checkpoints" / "dpo" / f"step-{epoch}", learner, loaded.template, state)
+        folder = run.path / "checkpoints" / "dpo"
+        save_checkpoint(folder / f"step-{epoch}", learner, loaded.template, state)
+        keep_checkpoints(folder, 0)
         run.append_metrics({"stage": "dpo", "epoch": epoch, **found})
         workshop.reporter.line(f"  dpo pass {epoch}: validation {found.get('validation/success', 0.0):.3f}")
 

@@ -40,13 +40,15 @@ BY_THEMSELVES: Mapping[str, Stage] = {"dpo": optimize_preferences}
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse settings of the learner or the curriculum that do not fit together.
+    """Refuse settings of learner, curriculum or reward model that do not fit together.
 
     Raises:
         ConfigError: names the key and what to do.
+        StoreError: the reward model cannot be loaded.
     """
     check_learning(config)
     check_curriculum(config)
+    load_judge(config.rubric.reward_model, config.policy.model)
 
 
 def create_run(path: Path, config_text: str, config: RunConfig, command: str) -> RunFolder:

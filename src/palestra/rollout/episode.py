@@ -140,7 +140,7 @@ async def _take_turns(
             action_ids=sampled.ids,
             sampled_logprobs=sampled.logprobs,
         )
-        if not (terminated or truncated):
+        if not terminated:  # where the world cut it, a critic values the state it was cut in
             turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation))
         record.turns.append(turn)
         if terminated:

@@ -100,6 +100,11 @@ def verify_checkpoint(folder: Path, *names: str) -> None:
     try:
         hashes = json.loads((folder / HASHES_FILE).read_text(encoding="utf-8"))
         found = {name: (_sha256(folder / name), hashes.get(name)) for name in names or hashes}
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"checkpoint {folder} cannot be loaded: no {Path(error.filename).name}. It is damaged, or "
+            "of an earlier palestra, whose runs can be looked at and not gone on with"
+        ) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"checkpoint {folder} cannot be loaded: {error}") from error
     changed = [name for name, (now, then) in found.items() if now != then]
@@ -136,6 +141,17 @@ def checkpoint_state(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StoreError(f"checkpoint {path} cannot be loaded: {error}") from error
     return state
+
+
+def newest_state(folder: Path) -> dict[str, Any] | None:
+    """What the newest whole checkpoint of a stage says of itself; None if there is none."""
+    for path in checkpoints(folder):
+        try:
+            verify_checkpoint(path, "state.json")
+            return checkpoint_state(path)
+        except StoreError as error:
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+    return None
 
 
 def best_checkpoint(folder: Path) -> Path | None:

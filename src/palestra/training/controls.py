@@ -7,6 +7,7 @@ for a reason, which is a ``Change``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,6 +25,8 @@ LAMBDA_WINDOW = 6
 """Updates whose mean rewards decide over lambda; it moves at most once in as many."""
 _LOWEST_LAMBDA, _HIGHEST_LAMBDA = 0.8, 0.99
 _LOWERED, _RAISED = 0.02, 0.01
+_SWING = 0.1
+"""Of the first mean reward: smaller steps from update to update are no oscillation but sampling."""
 _CRAWL = 0.05
 """Of the first mean reward: a gain in the window under this share is a crawl."""
 
@@ -46,6 +49,7 @@ class Controls:
     _floor_weight: float = 0.0
     _guard_weight: float = 0.0
     _rewards: list[float] = field(default_factory=list)
+    _skipped: bool = False
 
     @property
     def entropy_weight(self) -> float:
@@ -59,6 +63,8 @@ class Controls:
             self.kl_weight = adapted_kl_weight(self.kl_weight, distance, self.kl_target)
         if self.entropy_floor is not None and entropy is not None:
             self._floor_weight = floored_entropy_weight(self._floor_weight, entropy, self.entropy_floor)
+        if math.isfinite(metrics.get("gradient/norm", math.nan)):
+            self._skipped = False
         if not self.schedule_lambda or self.gae_lambda is None or "reward/mean" not in metrics:
             return []
         self._rewards.append(metrics["reward/mean"])
@@ -66,20 +72,26 @@ class Controls:
         if moved == self.gae_lambda:
             self._rewards = self._rewards[-LAMBDA_WINDOW:]
             return []
-        change = Change("credit.gae_lambda", self.gae_lambda, moved, reason)
+        change = Change("lambda", self.gae_lambda, moved, reason)
         self.gae_lambda, self._rewards = moved, []
         return [change]
 
-    def raise_entropy(self, reason: str) -> Change:
-        """Give the entropy more weight for good."""
+    def may_skip(self) -> bool:
+        """Whether an update may be skipped: not two in a row, which no lower rate would mend."""
+        self._skipped = not self._skipped
+        return self._skipped
+
+    def raise_entropy(self, reason: str) -> Change | None:
+        """Give the entropy more weight for good; None where it has all it may have."""
         before = self.entropy_weight
         self._guard_weight = min(self._guard_weight + _GUARD_STEP, _MAX_ENTROPY_WEIGHT)
-        return Change("entropy weight", before, self.entropy_weight, reason)
+        now = self.entropy_weight
+        return Change("weight of the entropy", before, now, reason) if now > before else None
 
     def lower_rate(self, rate: float, reason: str) -> Change:
         """Halve the learning rate, ``rate`` now, for good."""
         self.rate_scale /= 2
-        return Change("rl.learning_rate", rate, rate / 2, reason)
+        return Change("learning rate", rate, rate / 2, reason)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -90,13 +102,19 @@ class Controls:
             "rate_scale": self.rate_scale,
             "gae_lambda": self.gae_lambda,
             "rewards": self._rewards,
+            "skipped": self._skipped,
         }
+
+    def forget_rewards(self) -> None:
+        """Judge lambda by what comes from here on, as where other tasks begin."""
+        self._rewards = []
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
         self.kl_weight, self.rate_scale = state["kl_weight"], state["rate_scale"]
         self._floor_weight, self._guard_weight = state["floor_weight"], state["guard_weight"]
         self.gae_lambda, self._rewards = state["gae_lambda"], list(state["rewards"])
+        self._skipped = state["skipped"]
 
 
 def adapted_kl_weight(weight: float, distance: float, target: float) -> float:
@@ -122,7 +140,9 @@ def scheduled_lambda(gae_lambda: float, rewards: Sequence[float]) -> tuple[float
     """Lambda after a look at the curve: lower when the reward oscillates, higher when it crawls.
 
     Returns that oscillate have too much variance, and a lower lambda trusts the critic's averages; a crawl
-    may be the critic's bias, which a higher lambda trusts less (Schulman et al. 2016, section 3).
+    may be the critic's bias, which a higher lambda trusts less (Schulman et al. 2016, section 3). A curve
+    oscillates if it turns at every update and in large steps, and crawls if it rises almost steadily and
+    gains little; both are rare in a curve that only scatters.
 
     Args:
         gae_lambda: now.
@@ -139,10 +159,10 @@ def scheduled_lambda(gae_lambda: float, rewards: Sequence[float]) -> tuple[float
     turned = sum(first * second < 0 for first, second in pairwise(steps))
     half = LAMBDA_WINDOW // 2
     gain = (sum(seen[half:]) - sum(seen[:half])) / half
-    step = sum(map(abs, steps)) / len(steps)
+    step, size = sum(map(abs, steps)) / len(steps), abs(seen[0])
     told = f"mean reward {gain:+.3f} over {LAMBDA_WINDOW} updates, {step:.3f} from one to the next"
-    if turned >= len(steps) - 2 and abs(gain) < step:
+    if turned == len(steps) - 1 and step >= _SWING * size:
         return max(gae_lambda - _LOWERED, min(gae_lambda, _LOWEST_LAMBDA)), f"oscillates: {told}"
-    if abs(gain) < _CRAWL * abs(seen[0]):
+    if turned <= 1 and 0 < gain < _CRAWL * size:
         return min(gae_lambda + _RAISED, max(gae_lambda, _HIGHEST_LAMBDA)), f"crawls: {told}"
     return gae_lambda, ""

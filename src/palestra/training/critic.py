@@ -6,6 +6,7 @@ with the policy, so its loss cannot unsettle what the policy can do; the price i
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,10 @@ class Critic:
     def fit(
         self, rows: Sequence[Segment], returns: Sequence[Sequence[float]], values: Sequence[Sequence[float]]
     ) -> dict[str, float]:
-        """Move the values toward ``returns``; ``values`` are what they were before the batch."""
+        """Move the values toward ``returns``; ``values`` are what they were before the batch.
+
+        A step whose gradient is not finite is left out, and the loss is then NaN.
+        """
         losses: list[float] = []
         for part in self._minibatches(len(rows)):
             count = sum(len(returns[index]) for index in part)
@@ -80,9 +84,10 @@ class Critic:
                 )
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
-            nn.utils.clip_grad_norm_(self._parameters, 1.0)
-            self.optimizer.step()
-            losses.append(total)
+            norm = float(nn.utils.clip_grad_norm_(self._parameters, 1.0))
+            if math.isfinite(norm):
+                self.optimizer.step()
+            losses.append(total if math.isfinite(norm) else math.nan)
         self.updates += 1
         return {"critic/loss": sum(losses) / len(losses)}
 

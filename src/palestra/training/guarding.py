@@ -16,8 +16,8 @@ def act(
     """Carry out what is due, ``pause`` aside.
 
     Rolling back puts back the weights, the optimiser and the critic of the stage's checkpoint that was best
-    on validation, and halves the rate, since the same rate may lead to the same point. Before the first
-    checkpoint only the rate is halved. Curriculum and controls stay where they are.
+    on validation, and halves the rate, since the same rate may lead to the same point. Curriculum and
+    controls stay where they are.
 
     Args:
         due: actions and their reasons.
@@ -32,12 +32,15 @@ def act(
     changes: list[Change] = []
     restored: Path | None = None
     if "raise_entropy" in due:
-        changes.append(parts.controls.raise_entropy(due["raise_entropy"]))
+        raised = parts.controls.raise_entropy(due["raise_entropy"])
+        changes += [raised] if raised is not None else []
     if "roll_back" in due:
         restored = best_checkpoint(folder)
         if restored is not None:
             state = load_checkpoint(restored, parts.learner, parts.critic)
-            changes.append(Change("checkpoint", float(update), float(state["update"]), due["roll_back"]))
+            changes.append(
+                Change("weights of update", float(update), float(state["update"]), due["roll_back"])
+            )
     slower = due.get("lower_rate") or due.get("roll_back")
     if slower is not None:
         changes.append(parts.controls.lower_rate(rate, slower))

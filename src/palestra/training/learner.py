@@ -131,6 +131,7 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm))
         if not math.isfinite(norm):
             self.model.zero_grad(set_to_none=True)
+            self.model.eval()
             raise FloatingPointError(f"gradient norm is {norm}; the update was not applied")
         for optimizer in self.optimizers:
             optimizer.param_groups[0]["lr"] = learning_rate

@@ -19,7 +19,13 @@ from palestra.errors import GateFailed, StoreError, TrainingPaused
 from palestra.monitor import GuardAction
 from palestra.store import ExperienceStore
 from palestra.training.advantages import lean
-from palestra.training.checkpoint import keep_checkpoints, load_newest, save_checkpoint, validation_scores
+from palestra.training.checkpoint import (
+    checkpoints,
+    keep_checkpoints,
+    load_newest,
+    save_checkpoint,
+    validation_scores,
+)
 from palestra.training.credit import Credit
 from palestra.training.guarding import act
 from palestra.training.kl_reward import subtract_kl
@@ -42,8 +48,14 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
     folder = parts.run.path / "checkpoints" / settings.stage
     start = _resume(folder, settings, parts)
     experience = ExperienceStore(
-        parts.run, settings.stage, max_policy_lag=settings.max_policy_lag, after_update=start
+        parts.run,
+        settings.stage,
+        max_policy_lag=settings.max_policy_lag,
+        hot_updates=settings.max_policy_lag + 1,
+        after_update=start,
     )
+    if parts.guards.may_roll_back and not checkpoints(folder):
+        _save(folder, 0, settings, parts, _scores(parts.validate(0)))
     for update in range(start + 1, settings.updates + 1):
         groups, metrics = _play_and_learn(update, experience, settings, parts)
         due = update % settings.checkpoint_every == 0 or update == settings.updates
@@ -57,7 +69,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         restored = _change(actions, update, metrics, folder, settings, parts)
         if due or "pause" in actions:
             # last: a resumed run drops rows and notes past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts, restored or _scores(metrics))
+            _save(folder, update, settings, parts, _scores(metrics) if restored is None else restored)
         if "pause" in actions:
             raise TrainingPaused(
                 f"{settings.stage} update {update}: paused by the guard for {actions['pause']}. "
@@ -79,7 +91,7 @@ def _play_and_learn(
     sampled = time.perf_counter()
     experience.add(update, groups)
     fresh = experience.fresh(version)
-    metrics = summarize_groups(groups) | parts.curriculum.metrics() | experience.metrics()
+    metrics = summarize_groups(groups) | parts.curriculum.metrics()
     parts.curriculum.observe(groups)
     segments, credit_metrics = _credited(fresh, settings, parts)
     metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in fresh)}
@@ -102,11 +114,11 @@ def _change(
     folder: Path,
     settings: LoopSettings,
     parts: LoopParts,
-) -> tuple[float, ...]:
+) -> tuple[float, ...] | None:
     """Move what follows the metrics and do what guards ask for.
 
     Returns:
-        Validation scores of the weights that were put back, if any.
+        Validation scores of the weights that were put back; None if they were not.
     """
     changes = parts.controls.observe(metrics)
     rate = learning_rate_at(update, settings) * parts.controls.rate_scale
@@ -114,7 +126,7 @@ def _change(
     for change in changes + done:
         parts.run.append_change({"stage": settings.stage, "update": update, **asdict(change)})
         parts.note(change)
-    return () if restored is None else validation_scores(restored)
+    return None if restored is None else validation_scores(restored)
 
 
 def _credited(
@@ -143,12 +155,12 @@ def _learn(
         try:
             values = parts.learner.update(rows, loss, rate, parts.reference)
         except FloatingPointError as error:
-            if parts.guards.mends("not_finite"):
+            if parts.guards.mends("not_finite") and controls.may_skip():
                 return {"gradient/norm": math.nan, "learning_rate": rate}
             raise GateFailed(
                 f"{settings.stage} update {update}: {error}. Start a new run with a lower "
-                "rl.learning_rate or with rl.guards.not_finite=roll_back; resuming this one would come to "
-                "the same point."
+                "rl.learning_rate, or with rl.guards.not_finite=roll_back if it had no guard; resuming this "
+                "one would come to the same point."
             ) from error
         sums.setdefault("policy/kl_mismatch", values["policy/kl_sampled"])  # before the first step
         count = values.pop("tokens/trained")

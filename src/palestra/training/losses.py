@@ -72,9 +72,11 @@ def policy_loss(
     def loss(terms: TokenTerms) -> TokenValues:
         values, metrics = surrogate(terms)
         if mismatch_cap is not None:
-            weights = bounded_ratio(terms.old_logprobs, terms.sampled_logprobs).clamp(max=mismatch_cap)
+            ratio = bounded_ratio(terms.old_logprobs, terms.sampled_logprobs)
+            weights = ratio.clamp(max=mismatch_cap)
             values = values * weights
             metrics["policy/mismatch_weight"] = weights
+            metrics["policy/mismatch_capped"] = (ratio > mismatch_cap).to(values.dtype)
         spread = entropy(terms.distribution if entropy_weight else terms.distribution.detach())
         metrics |= {
             "policy/entropy": spread.detach(),

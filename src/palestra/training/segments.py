@@ -27,7 +27,8 @@ def make_segment(trajectory: Trajectory, advantages: Sequence[float] | Sequence[
         advantages: one a turn, which every action token of the turn gets; or one a token of each turn.
 
     Raises:
-        ConfigError: a turn has no sampled ids, or not one log-probability per id, or no advantage.
+        ConfigError: a turn has no sampled ids, or not one log-probability per id, or not the advantages it
+            needs.
     """
     if len(advantages) != len(trajectory.turns):
         raise ConfigError(f"{trajectory.id}: {len(advantages)} advantages for {len(trajectory.turns)} turns")
@@ -47,7 +48,12 @@ def make_segment(trajectory: Trajectory, advantages: Sequence[float] | Sequence[
         mask += [True] * len(turn.action_ids) + [False] * len(observed)
         logprobs += [*turn.sampled_logprobs, *(0.0 for _ in observed)]
         given = advantages[index]
-        per_token += [given] * len(turn.action_ids) if isinstance(given, float | int) else given
+        each = [given] * len(turn.action_ids) if isinstance(given, float | int) else given
+        if len(each) != len(turn.action_ids):
+            raise ConfigError(
+                f"{trajectory.id} turn {index}: {len(each)} advantages for {len(turn.action_ids)} tokens"
+            )
+        per_token += each
         per_token += [0.0] * len(observed)
     return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), tuple(per_token))
 
