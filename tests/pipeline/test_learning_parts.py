@@ -33,6 +33,7 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["loss.kl_in=reward"], "told apart by the cost alone"),
         (["rl.algorithm=ppo", "critic.warmup=16"], "would never learn"),
         (["credit.schedule_lambda=true"], "has no lambda"),
+        (["credit.schedule_lambda=true", "rl.algorithm=ppo", "rl.updates=5"], "looks at 6 updates"),
         (["credit.batch_share=0.5", "rl.algorithm=ppo"], "a critic does not compare attempts"),
         (["credit.batch_share=0.5", "rl.algorithm=reinforce"], "has no use for it"),
         (["rl.max_policy_lag=1", "rl.algorithm=reinforce"], "needs a ratio"),

@@ -253,6 +253,8 @@ def test_the_reward_model_s_weight_can_be_set_and_needs_a_model(tmp_path: Path):
     section = parse_config("rubric: {reward_model: judge, weights: {outcome: 1, preference: 0.2}}").rubric
     assert section.weights == {"outcome": 1.0, "preference": 0.2}
     anchored = parse_config("rubric: {reward_model: judge}", folder=tmp_path).rubric
+    overridden = parse_config("", ["rubric.reward_model=judge"], folder=tmp_path).rubric
+    assert overridden.reward_model == str(Path.cwd() / "judge")
     assert anchored.reward_model == str(tmp_path / "judge")
     assert anchored.weights["preference"] == 0.1
     with pytest.raises(ConfigError, match=r"set rubric\.reward_model"):

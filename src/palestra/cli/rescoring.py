@@ -65,6 +65,7 @@ def rescore(
 def read_rubric(text: str, policy: str = "nano") -> Rubric:
     """The rubric of ``name=weight,...`` or of a YAML file of weights, a rubric section or a configuration.
 
+    A relative path of a reward model starts from the file's folder, as in a configuration.
     ``policy`` is the model whose episodes a reward model would read.
 
     Raises:
@@ -82,6 +83,8 @@ def read_rubric(text: str, policy: str = "nano") -> Rubric:
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
         values = loaded.get("rubric", loaded) if isinstance(loaded, dict) else {}
         values = values if {"weights", "reward_model"} & values.keys() else {"weights": values}
+        if isinstance(values.get("reward_model"), str):
+            values["reward_model"] = str((Path(text).parent / values["reward_model"]).resolve())
     else:
         raise ConfigError(f"{text} is neither a YAML file nor weights such as outcome=1,process=0.5.")
     try:

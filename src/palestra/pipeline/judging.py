@@ -1,4 +1,4 @@
-"""The reward model of a run: trained on its preference pairs, tested on pairs of tasks it has not seen.
+"""The reward model of a run: trained on its preference pairs, tested on pairs of other tasks.
 
 The surprising choice: it is read after its last pass and not after its best, so that the accuracy on held-out
 tasks is a measurement and not a maximum.

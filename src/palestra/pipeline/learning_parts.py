@@ -12,6 +12,7 @@ from palestra.monitor import Guards
 from palestra.pipeline.config import CreditConfig, CriticConfig, CurriculumConfig, RunConfig
 from palestra.pipeline.curriculum import Curriculum
 from palestra.training import (
+    LAMBDA_WINDOW,
     Aggregation,
     Algorithm,
     Controls,
@@ -74,6 +75,8 @@ def _check_credit(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError(
             f"credit.schedule_lambda: rl.algorithm {config.rl.algorithm!r} has no lambda; leave it out."
         )
+    if config.credit.schedule_lambda and config.rl.updates < LAMBDA_WINDOW:
+        raise ConfigError(f"credit.schedule_lambda looks at {LAMBDA_WINDOW} updates and rl.updates is fewer.")
 
 
 def _check_negative(config: RunConfig, algorithm: Algorithm) -> None:

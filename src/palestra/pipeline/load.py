@@ -36,7 +36,8 @@ def read_config_text(config: str) -> tuple[str, Path]:
 def parse_config(text: str, overrides: Sequence[str] = (), *, folder: Path | None = None) -> RunConfig:
     """Check ``text`` with ``overrides`` such as ``rl.updates=10`` applied.
 
-    A world, policy or reward model given by a relative path is taken relative to ``folder``.
+    A relative path of a world, a policy or a reward model starts from ``folder`` if it stands in ``text``,
+    and from the working folder if an override gave it; without ``folder`` paths stay as they are.
 
     Raises:
         ConfigError: no valid YAML, an unknown key (the nearest known one is named), or a wrong value.
@@ -48,10 +49,12 @@ def parse_config(text: str, overrides: Sequence[str] = (), *, folder: Path | Non
     if not isinstance(values, dict):
         raise ConfigError("The configuration must be a mapping of sections, such as `world:` and `rl:`.")
     values = {key: section for key, section in values.items() if section is not None}
+    if folder is not None:
+        _anchor_paths(values, folder)
     for override in overrides:
         _apply(values, override)
     if folder is not None:
-        _anchor_paths(values, folder)
+        _anchor_paths(values, Path.cwd())
     return check_config(values)
 
 

@@ -30,6 +30,7 @@ from palestra.training.checkpoint import (
     validation_scores,
 )
 from palestra.training.controls import (
+    LAMBDA_WINDOW,
     Controls,
     adapted_kl_weight,
     floored_entropy_weight,
@@ -90,6 +91,7 @@ __all__ = [
     "ABOUT_FILE",
     "ALGORITHMS",
     "CRITIC_FILE",
+    "LAMBDA_WINDOW",
     "Aggregation",
     "Algorithm",
     "Controls",
