@@ -149,6 +149,16 @@ def test_a_detector_that_fails_is_named_and_the_others_still_look():
     assert "format_low" in found
 
 
+@pytest.mark.parametrize(("reached", "found"), [(0.4, True), (0.7, False)])
+def test_entropy_that_is_gone_is_a_collapse_unless_success_is_high(reached: float, found: bool):
+    gone = rows(
+        policy__sampled_entropy=lambda update: 0.1 * 0.7**update,
+        actions__distinct_sequences=lambda update: 0.5 * 0.8**update,
+        success__mean=lambda update: 0.2 + (reached - 0.2) * update / 20,
+    )
+    assert ("entropy_collapse" in names(gone)) is found
+
+
 def test_one_update_far_from_the_reference_is_no_alarm():
     once = rows(policy__kl_reference=lambda update: 1.4 if update in (10, 20) else 0.05)
     assert first_alarms(Window("rl", once[:end], FINE, WEIGHTS) for end in range(1, 21)) == []

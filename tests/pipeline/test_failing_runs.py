@@ -38,7 +38,9 @@ class Failure:
 
 FAILURES = {
     "a milestone farmed by repetition": Failure(
-        "failing_worlds.py:LeakyResearch", "process_without_success", ("rubric.weights.process=2",)
+        "failing_worlds.py:LeakyResearch",
+        "process_without_success",
+        ("rubric.weights.process=2", "rl.updates=8", "rl.tasks_per_update=4"),
     ),
     "a guessed verdict": Failure(
         "failing_worlds.py:OpenVerdict", "shortcut", ("rollout.max_invalid=1", "rl.updates=4")
@@ -52,7 +54,7 @@ FAILURES = {
             "rl.group_size=4",
             "rl.learning_rate=0.002",
             "rl.final_learning_rate=0.002",
-            "rl.updates=12",
+            "rl.updates=14",
         ),
         tasks=64,
     ),

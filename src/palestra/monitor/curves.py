@@ -13,8 +13,9 @@ from palestra.monitor.alarms import Finding, Window
 
 RISE = 0.1
 """A share that moved by this much has moved; three-update means of 128 episodes scatter by about 0.04."""
-COLLAPSED_ENTROPY = 0.25
-"""Of the entropy at the start."""
+COLLAPSED, GONE = (0.25, 0.5), (0.1, 0.25)
+"""Entropy and variety as shares of those at the start: too low without a gain, and too low for a policy that
+still fails more often than not, whatever it gained."""
 FELL_BACK = 0.3
 """Points of success under the best three updates."""
 FLAT_SHARE = 0.8
@@ -40,13 +41,20 @@ def not_finite(window: Window) -> Finding | None:
 
 
 def entropy_collapse(window: Window) -> Finding | None:
-    """Entropy and variety fell, and success did not rise over it."""
-    first, now = window.early("policy/entropy"), window.late("policy/entropy")
+    """Entropy and variety fell, and success did not rise over it, or they are gone before it is high.
+
+    The entropy is that of all episodes where it is known: the learner sees only those it learns from, and in
+    a collapse hardly any is left.
+    """
+    name = "policy/sampled_entropy" if window.values("policy/sampled_entropy") else "policy/entropy"
+    first, now = window.early(name), window.late(name)
     kinds_first, kinds = (f("actions/distinct_sequences") for f in (window.early, window.late))
     gain = _change(window, "success/mean")
     if first is None or now is None or kinds_first is None or kinds is None or gain is None:
         return None
-    if now > COLLAPSED_ENTROPY * first or kinds > 0.5 * kinds_first or gain > RISE / 2:
+    success = window.late("success/mean") or 0.0
+    fallen = [now <= share * first and kinds <= variety * kinds_first for share, variety in (COLLAPSED, GONE)]
+    if not (fallen[0] and gain <= RISE / 2) and not (fallen[1] and success < 0.5):
         return None
     return Finding(
         f"entropy {first:.3f} -> {now:.3f} nats and different action sequences {kinds_first:.0%} -> "

@@ -31,6 +31,9 @@ def summarize_groups(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "actions/repeated": sum(turn.facts.repeated for turn in turns) / len(scored),
         "actions/distinct_sequences": len({_sequence(t) for t in scored}) / len(scored),
     }
+    sampled = [value for turn in turns for value in turn.sampled_logprobs]
+    if sampled:
+        metrics["policy/sampled_entropy"] = -mean(sampled)
     for name in scored[0].reward_parts:
         values = [value for t in scored if (value := t.reward_parts.get(name)) is not None]
         if values:
