@@ -58,6 +58,11 @@ def test_a_run_is_followed_by_one_that_learned_from_its_preferences(palestra, tr
     assert "leave --resume out" in palestra("dpo", trained, "--resume").err
     changed = palestra("dpo", new, "--resume", "--learning-rate", "0.1")
     assert (changed.code, "--learning-rate is refused" in changed.err) == (2, True)
+    trained_on = palestra("train", new, "--resume")
+    assert (trained_on.code, "go on with palestra dpo" in trained_on.err) == (2, True)
+    inside = palestra("dpo", trained, "--out", trained / "inner")
+    assert (inside.code, "is inside the run" in inside.err) == (1, True)
+    assert not (trained / "inner").exists()
     taken = palestra("dpo", trained, "--out", new)
     assert (taken.code, "already holds a run" in taken.err) == (1, True)
 
