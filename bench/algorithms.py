@@ -17,13 +17,14 @@ import json
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
+
+from branching import branch, palestra
 
 from palestra.pipeline.load import parse_config, read_config_text
 from palestra.pipeline.run import create_run
@@ -86,14 +87,6 @@ class Run:
         return self.folder / f"{self.world}-{self.seed}-{self.algorithm}"
 
 
-def palestra(*arguments: object, log: Path) -> None:
-    """Run the command; its output goes to a log."""
-    command = [sys.executable, "-m", "palestra.cli", *map(str, arguments)]
-    print("$", " ".join(["palestra", *command[3:]]), flush=True)
-    with log.open("a") as file:
-        subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
-
-
 def prepare(run: Run) -> None:
     """Collect, imitate and pass the gate, once a world and seed."""
     changes = [part for change in (f"world.name={run.world}", *run.settings) for part in ("--set", change)]
@@ -112,8 +105,8 @@ def prepare(run: Run) -> None:
         palestra("sft", run.base, log=run.base.with_suffix(".log"))
 
 
-def branch(run: Run) -> None:
-    """A run of its own that starts where the prepared one has imitated."""
+def create(run: Run, path: Path) -> None:
+    """The run's folder, empty, at ``path``."""
     changes = (
         f"seed={run.seed}",
         f"world.name={run.world}",
@@ -122,22 +115,14 @@ def branch(run: Run) -> None:
         *OWN.get(run.algorithm, ()),
     )
     text, folder = read_config_text("quickstart")
-    aside = run.path.with_name(f".{run.path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    create_run(
-        aside, text, parse_config(text, changes, folder=folder), f"bench/algorithms.py {run.path.name}"
-    )
-    for part in ("trajectories", "checkpoints", "stages"):
-        shutil.copytree(run.base / part, aside / part)
-    rows = (run.base / "metrics.jsonl").read_text(encoding="utf-8")
-    (aside / "metrics.jsonl").write_text(rows, encoding="utf-8")
-    aside.rename(run.path)
+    config = parse_config(text, changes, folder=folder)
+    create_run(path, text, config, f"bench/algorithms.py {run.path.name}")
 
 
 def train(run: Run) -> dict[str, Any]:
     """Learn online from the prepared policy and evaluate what came of it."""
     if not run.path.exists():
-        branch(run)
+        branch(run.base, run.path, partial(create, run))
     palestra("train", run.path, "--resume", log=run.path.with_suffix(".log"))
     made = outcome(run)
     print(f"{run.path.name}: {made['sft']:.1%} -> {made['rl']:.1%}", flush=True)

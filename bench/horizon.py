@@ -18,8 +18,6 @@ import math
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+
+from branching import branch, palestra
 
 from palestra.pipeline import parse_config
 from palestra.pipeline.run import create_run
@@ -136,14 +136,6 @@ class Made:
         return area / tokens
 
 
-def palestra(*arguments: object, log: Path) -> None:
-    """Run the command; its output goes to a log."""
-    command = [sys.executable, "-m", "palestra.cli", *map(str, arguments)]
-    print("$", " ".join(["palestra", *command[3:]]), flush=True)
-    with log.open("a") as file:
-        subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
-
-
 def make(path: Path, settings: Sequence[str]) -> None:
     """A new run, or what is left of one that was stopped while it was made."""
     if not (path / "manifest.json").exists():
@@ -158,21 +150,10 @@ def prepare(run: Run) -> None:
         palestra("sft", run.base, log=run.base.with_suffix(".log"))
 
 
-def branch(run: Run) -> None:
-    """A run of its own that starts where the prepared one has imitated."""
-    aside = run.path.with_name(f".{run.path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    make(aside, run.settings)
-    for part in ("trajectories", "checkpoints", "stages"):
-        shutil.copytree(run.base / part, aside / part)
-    shutil.copy(run.base / "metrics.jsonl", aside)
-    aside.rename(run.path)
-
-
 def train(run: Run) -> Made:
     """Learn online from the prepared policy and evaluate what came of it."""
     if not run.path.exists():
-        branch(run)
+        branch(run.base, run.path, lambda aside: make(aside, run.settings))
     palestra("train", run.path, "--resume", log=run.path.with_suffix(".log"))
     return measure(run.path)
 

@@ -16,6 +16,9 @@ An episode that fails is *data* (a stop reason and a traceback on the trajectory
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "ActionError",
     "ConfigError",
@@ -27,7 +30,15 @@ __all__ = [
     "TrainingPaused",
     "UnsolvableTask",
     "WorldError",
+    "name_hint",
 ]
+
+
+def name_hint(name: str, known: Iterable[str]) -> str:
+    """What to say of a mistyped name: the nearest known one, or all of them."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
 
 
 class PalestraError(Exception):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).parents[2] / "bench" / "horizon.py"
+sys.path.insert(0, str(FILE.parent))  # where the script finds its neighbour
 spec = importlib.util.spec_from_file_location("bench_horizon", FILE)
 horizon = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = horizon

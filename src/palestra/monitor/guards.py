@@ -8,10 +8,9 @@ since the metrics that it looks at are means over several updates and need time 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Literal
 
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, name_hint
 from palestra.monitor.alarms import Alarm
 from palestra.monitor.detect import DETECTORS
 
@@ -37,9 +36,9 @@ class Guards:
         known = [detector.name for detector in DETECTORS]
         for name in actions:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
-                raise ConfigError(f"rl.guards.{name}: there is no detector {name!r}. {hint}")
+                raise ConfigError(
+                    f"rl.guards.{name}: there is no detector {name!r}. {name_hint(name, known)}"
+                )
         if actions.get("not_finite") in ("raise_entropy", "pause"):
             raise ConfigError(
                 "rl.guards.not_finite can be lower_rate or roll_back: without one the run stops there anyway."

@@ -34,6 +34,7 @@ from palestra.training import (
     prefer,
     preference_pairs,
     save_checkpoint,
+    scores_in,
     tokenize_trajectory,
 )
 from palestra.types import Trajectory, TrajectoryGroup
@@ -154,7 +155,7 @@ def optimize_preferences(workshop: Workshop) -> dict[str, Any]:
     def after_epoch(epoch: int) -> None:
         loaded.engine.weights_changed(loaded.version)
         found = validated(workshop, loaded.policy("dpo", 0.0), tasks, "dpo")
-        state = {"update": epoch, "version": loaded.version, "validation": _scores(found)}
+        state = {"update": epoch, "version": loaded.version, "validation": scores_in(found)}
         folder = run.path / "checkpoints" / "dpo"
         save_checkpoint(folder / f"step-{epoch}", learner, loaded.template, state)
         keep_checkpoints(folder, 0)
@@ -221,10 +222,6 @@ def _examine(workshop: Workshop) -> None:
     modes = [("greedy", 0.0), *([("sampled", config.rl.temperature)] if config.evaluation.sampled else [])]
     for mode, temperature in modes:
         examine(workshop, "dpo", mode, tasks, partial(loaded.policy, "dpo", temperature))
-
-
-def _scores(found: dict[str, float]) -> list[float]:
-    return [found[name] for name in ("validation/success", "validation/reward") if name in found]
 
 
 def _options(run: RunFolder) -> DpoOptions:

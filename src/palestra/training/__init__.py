@@ -27,6 +27,7 @@ from palestra.training.checkpoint import (
     load_newest,
     newest_state,
     save_checkpoint,
+    scores_in,
     validation_scores,
 )
 from palestra.training.controls import (
@@ -173,6 +174,7 @@ __all__ = [
     "save_reward_model",
     "scheduled_lambda",
     "score_margins",
+    "scores_in",
     "sequence_clipped",
     "state_segment",
     "subtract_kl",

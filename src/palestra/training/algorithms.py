@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, name_hint
 from palestra.training.advantages import (
     Advantages,
     Rewards,
@@ -136,9 +135,7 @@ def find_algorithm(name: str) -> Algorithm:
         ConfigError: there is none; the nearest name is in the message.
     """
     if name not in ALGORITHMS:
-        near = get_close_matches(name, ALGORITHMS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(ALGORITHMS)}."
-        raise ConfigError(f"There is no rl.algorithm {name!r}. {hint}")
+        raise ConfigError(f"There is no rl.algorithm {name!r}. {name_hint(name, ALGORITHMS)}")
     return ALGORITHMS[name]
 
 

@@ -164,6 +164,11 @@ def best_checkpoint(folder: Path) -> Path | None:
     return next((path for path in ranked if _is_whole(path)), None)
 
 
+def scores_in(metrics: Mapping[str, float]) -> list[float]:
+    """Success, then reward, of a validation: what a checkpoint is ranked by. Empty if there was none."""
+    return [metrics[name] for name in ("validation/success", "validation/reward") if name in metrics]
+
+
 def validation_scores(path: Path) -> tuple[float, ...]:
     """Success, then reward, on validation tasks as recorded; empty if the checkpoint is torn or was not.
 

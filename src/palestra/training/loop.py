@@ -24,6 +24,7 @@ from palestra.training.checkpoint import (
     keep_checkpoints,
     load_newest,
     save_checkpoint,
+    scores_in,
     validation_scores,
 )
 from palestra.training.credit import Credit
@@ -55,7 +56,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         after_update=start,
     )
     if parts.guards.may_roll_back and not checkpoints(folder):
-        _save(folder, 0, settings, parts, _scores(parts.validate(0)))
+        _save(folder, 0, settings, parts, scores_in(parts.validate(0)))
     for update in range(start + 1, settings.updates + 1):
         groups, metrics = _play_and_learn(update, experience, settings, parts)
         due = update % settings.checkpoint_every == 0 or update == settings.updates
@@ -69,7 +70,7 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         restored = _change(actions, update, metrics, folder, settings, parts)
         if due or "pause" in actions:
             # last: a resumed run drops rows and notes past its checkpoint, never misses one before it
-            _save(folder, update, settings, parts, _scores(metrics) if restored is None else restored)
+            _save(folder, update, settings, parts, scores_in(metrics) if restored is None else restored)
         if "pause" in actions:
             raise TrainingPaused(
                 f"{settings.stage} update {update}: paused by the guard for {actions['pause']}. "
@@ -217,10 +218,6 @@ def learning_rate_at(update: int, settings: LoopSettings) -> float:
     """Linear from the first update's rate to the last's."""
     share = (update - 1) / max(settings.updates - 1, 1)
     return settings.first_rate + (settings.last_rate - settings.first_rate) * share
-
-
-def _scores(metrics: Mapping[str, float]) -> list[float]:
-    return [metrics[name] for name in ("validation/success", "validation/reward") if name in metrics]
 
 
 def _save(

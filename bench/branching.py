@@ -1,0 +1,31 @@
+"""Many runs from one SFT policy: shared by the benchmarks that compare settings of reinforcement learning."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def palestra(*arguments: object, log: Path) -> None:
+    """Run the command; its output goes to a log."""
+    command = [sys.executable, "-m", "palestra.cli", *map(str, arguments)]
+    print("$", " ".join(["palestra", *command[3:]]), flush=True)
+    with log.open("a") as file:
+        subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
+
+
+def branch(base: Path, path: Path, create: Callable[[Path], object]) -> None:
+    """A run at ``path`` that starts where the run ``base`` has imitated; ``create`` makes its folder.
+
+    It is made aside and renamed, so what is at ``path`` is whole.
+    """
+    aside = path.with_name(f".{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    create(aside)
+    for part in ("trajectories", "checkpoints", "stages"):
+        shutil.copytree(base / part, aside / part)
+    shutil.copy(base / "metrics.jsonl", aside)
+    aside.rename(path)
