@@ -37,7 +37,14 @@ PAGE = ROOT / "docs" / "evidence" / "algorithms.md"
 EVERYWHERE = ("grpo", "ppo")
 """Measured on all worlds; the others on the first."""
 REACHED = 0.85
-SETTINGS = ("policy.threads=1", "mine.rounds=0", "rl.updates=15", "rl.validate_every=3")
+SETTINGS = (
+    "policy.threads=1",
+    "mine.rounds=0",
+    "rl.updates=15",
+    "rl.validate_every=3",
+    "rl.tasks_per_update=32",
+    "rl.group_size=4",
+)
 OWN: dict[str, tuple[str, ...]] = {
     "reinforce": ("rl.minibatches=1",),
     **{

@@ -25,7 +25,9 @@ TRAINING_FILES = {
     "policy/cpu_kernels.py",
     "policy/forward.py",
     "policy/local.py",
+    "policy/models.py",
     "policy/nano.py",
+    "policy/smollm2.py",
     "policy/slot_cache.py",
     "viewer/plots.py",
 }

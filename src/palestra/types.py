@@ -190,6 +190,9 @@ class Turn:
     """Log-probability of each action id under the policy that sampled it, same length."""
     observation_ids: tuple[int, ...] = ()
     """Ids appended between this action and the next: the rendered reply, never trained on."""
+    prompt_ids: tuple[int, ...] = ()
+    """The whole context of this action, where it was written anew instead of appended to: a prefix break, at
+    which a new segment begins. Empty everywhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,8 @@ class Trajectory:
     """The record of one episode.
 
     Example: task P0, actions A0 A1, observations O0 O1: ``prompt_ids + A0 + O0 + A1 + O1`` is the
-    episode's token row, and only A0 and A1 are trained on.
+    episode's token row, and only A0 and A1 are trained on. Where turn 1 has ``prompt_ids`` P1 of its own
+    there are two rows, ``P0 + A0`` and ``P1 + A1 + O1``.
     """
 
     id: str

@@ -9,7 +9,8 @@ import pytest
 from palestra.cli import main
 from palestra.envs import make_env
 from palestra.policy.chat import RoleTokenTemplate
-from palestra.policy.nano import new_nano, save_policy, train_tokenizer
+from palestra.policy.models import save_policy
+from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.store import RunFolder
 
 SMALL = {

@@ -18,7 +18,7 @@ from palestra.pipeline.preferring import DpoOptions, start_dpo, stored_pairs
 from palestra.pipeline.run import create_run, open_run, run_pipeline
 from palestra.pipeline.workshop import Workshop
 from palestra.store import RunFolder
-from palestra.training import make_segment
+from palestra.training import make_segments
 
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
@@ -105,7 +105,7 @@ def test_a_teacher_s_attempts_get_the_ids_a_policy_would_have_had(source: RunFol
     assert pairs
     for pair in pairs:
         for side in (pair.chosen, pair.rejected):
-            row = make_segment(side, [1.0] * len(side.turns))
+            (row,) = make_segments(side, [1.0] * len(side.turns))
             assert template.decode(side.turns[0].action_ids) == side.turns[0].action
             assert sum(row.action_mask) == sum(len(turn.action_ids) for turn in side.turns)
 

@@ -11,7 +11,8 @@ import torch
 from palestra.errors import ConfigError
 from palestra.policy import Generation, SamplingParams
 from palestra.policy.local import LocalEngine
-from palestra.policy.nano import NANO_FOLDER, load_template, new_nano
+from palestra.policy.models import load_template
+from palestra.policy.nano import NANO_FOLDER, new_nano
 
 END = 1
 VOCABULARY = 64

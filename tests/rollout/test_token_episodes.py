@@ -9,8 +9,8 @@ from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.rollout import EpisodeKey, Limits, run_episode
-from palestra.training import Learner, make_segment, state_segment, tokenize_trajectory
-from palestra.types import StopReason, Task
+from palestra.training import Learner, make_segments, state_segments, tokenize_trajectory
+from palestra.types import Message, StopReason, Task
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="two")
 
@@ -58,8 +58,14 @@ class LongHeader:
     def render(self, messages):
         return [*(t for m in messages for t in (900, *self.encode(m.content), self.end_id)), 901, 902, 903]
 
+    def render_reply(self, history, action, observation):
+        return [self.end_id, *self.render([Message("tool", observation)])]
+
     def encode(self, text: str):
         return [ord(letter) for letter in text]
+
+    def encode_action(self, history, action):
+        return self.encode(action)
 
     def decode(self, ids):
         return "".join(chr(each) for each in ids if each != self.end_id)
@@ -80,7 +86,7 @@ def test_sampled_ids_are_kept_where_their_text_would_be_encoded_otherwise(templa
     assert template.encode("hello") != list(sampled)
     action = (*sampled, template.end_id)
     played = play(Told("one", "two"), template, Saying(action, action))
-    row = make_segment(played, [1.0, 1.0])
+    (row,) = make_segments(played, [1.0, 1.0])
     assert played.turns[0].action == "hello"
     assert [i for i, acted in zip(row.ids, row.action_mask, strict=True) if acted] == [*action, *action]
 
@@ -89,18 +95,18 @@ def test_a_header_of_several_tokens_comes_once_a_turn_and_is_never_trained():
     header = (901, 902, 903)
     template = LongHeader()
     played = play(Told("ab", "c"), template, Saying((100, 1), (101, 1)))
-    row = make_segment(played, [1.0, 1.0])
+    (row,) = make_segments(played, [1.0, 1.0])
     at = [n for n in range(len(row.ids)) if row.ids[n : n + 3] == header]
     assert len(at) == len(played.turns) == 2
     assert not any(acted for n in at for acted in row.action_mask[n : n + 3])
-    assert row.ids == make_segment(tokenize_trajectory(played, template), [1.0, 1.0]).ids
+    assert row.ids == make_segments(tokenize_trajectory(played, template), [1.0, 1.0])[0].ids
 
 
 def test_the_end_of_an_action_that_was_cut_is_added_and_not_trained(template):
     cut = tuple(template.encode("hello"))
     played = play(Told("one", "two"), template, Saying(cut, cut, reason="length"))
     assert played.turns[0].observation_ids[0] == template.end_id
-    row = make_segment(played, [1.0, 1.0])
+    (row,) = make_segments(played, [1.0, 1.0])
     assert sum(row.action_mask) == 2 * len(cut)
     end = len(played.prompt_ids) + len(cut)
     assert (row.ids[end], row.action_mask[end], row.sampled_logprobs[end]) == (template.end_id, False, 0.0)
@@ -130,7 +136,7 @@ def test_a_reply_that_fits_exactly_is_kept_and_one_that_does_not_ends_the_episod
 def test_the_last_reply_of_an_episode_that_its_world_cut_is_kept():
     played = play(Told("ab", "c", cut=True), LongHeader(), Saying((100, 1), (101, 1)))
     assert played.stop_reason.is_truncation
-    row = state_segment(played, "turn", cut=True)
+    (row,) = state_segments(played, "turn", cut=True)
     assert 99 in row.ids[-6:]  # "c", or the critic values a state before the one the episode was cut in
 
 
@@ -144,7 +150,7 @@ def test_logprobs_are_taken_with_the_prompt_that_was_sampled_from(template):
         return play(Told("one", "two", system_prompt=prompt), template, engine)
 
     hinted = episode("one: the answer is three")
-    row = make_segment(hinted, [1.0, 1.0])
+    (row,) = make_segments(hinted, [1.0, 1.0])
     assert list(row.ids[: len(hinted.prompt_ids)]) == template.render(hinted.prompt)
     assert "the answer is three" in template.decode(row.ids)
     assert learner.logprobs(model, [row])[0] == pytest.approx(row.sampled_logprobs, abs=1e-4)

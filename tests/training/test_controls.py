@@ -13,7 +13,7 @@ from palestra.training import (
     Learner,
     adapted_kl_weight,
     floored_entropy_weight,
-    make_segment,
+    make_segments,
     scheduled_lambda,
     subtract_kl,
 )
@@ -131,7 +131,7 @@ def test_what_a_guard_changes_holds_and_the_entropy_s_weight_has_a_bound():
 
 
 def test_every_pass_goes_over_every_row_once_in_an_order_of_its_own():
-    rows = [make_segment(attempt(str(n), (5, 6)), [1.0]) for n in range(8)]
+    rows = [make_segments(attempt(str(n), (5, 6)), [1.0])[0] for n in range(8)]
     parts = [[row.trajectory_id for row in part] for part in minibatches(rows, 1, SETTINGS)]
     assert [len(part) for part in parts] == [3, 3, 2, 3, 3, 2]
     first, second = [*parts[0], *parts[1], *parts[2]], [*parts[3], *parts[4], *parts[5]]
@@ -164,7 +164,7 @@ def test_the_kl_as_a_cost_is_taken_from_the_turn_that_strayed():
     cheaper, same = subtract_kl([group], learner, reference, 0.5)[0].trajectories
     assert same == failed
 
-    row = make_segment(played, [0.0, 0.0])
+    (row,) = make_segments(played, [0.0, 0.0])
     known = learner.logprobs(reference, [row])[0]
     assert row.ids == (2, 3, 4, 10, 11, 1, 9, 12, 1)
     far = [(-1.0 - known[3]) + (-1.1 - known[4]) + (-0.1 - known[5]), (-1.2 - known[7]) + (-0.1 - known[8])]
@@ -177,7 +177,7 @@ def test_a_model_s_own_logprobs_are_those_of_the_plain_forward_pass():
 
     learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=5).double(), temperature=0.7)
     long, short = attempt("t", (10, 11, 1), (12, 1)), attempt("u", (8,))
-    rows = [make_segment(each, [0.0] * len(each.turns)) for each in (long, short)]
+    rows = [make_segments(each, [0.0] * len(each.turns))[0] for each in (long, short)]
     for row, found in zip(rows, learner.logprobs(learner.model, rows), strict=True):
         with torch.no_grad():
             logits = learner.model(input_ids=torch.tensor([row.ids])).logits[0] / 0.7

@@ -13,7 +13,7 @@ from palestra.training import (
     CriticSettings,
     explained_variance,
     gae,
-    state_segment,
+    state_segments,
     value_loss,
 )
 from palestra.types import Facts, StopReason, Task, Trajectory, TrajectoryGroup, Turn
@@ -70,7 +70,7 @@ def test_with_lambda_one_an_advantage_is_the_discounted_return_minus_the_value()
 
 def test_a_turn_s_state_ends_where_its_action_begins_and_a_token_s_before_the_token():
     episode = played("t", ((10, 11), 0.0), ((12, 1), 1.0))
-    turns, tokens = state_segment(episode, "turn"), state_segment(episode, "token")
+    turns, tokens = state_segments(episode, "turn")[0], state_segments(episode, "token")[0]
     assert turns.ids == tokens.ids == (2, 3, 10, 11, 8, 9, 12, 1)
     assert [at for at, marked in enumerate(turns.action_mask) if marked] == [2, 6]
     assert [at for at, marked in enumerate(tokens.action_mask) if marked] == [2, 3, 6, 7]
@@ -78,7 +78,7 @@ def test_a_turn_s_state_ends_where_its_action_begins_and_a_token_s_before_the_to
 
 def test_the_state_an_episode_was_cut_in_comes_after_its_last_reply():
     episode = played("t", ((10, 11), 0.0), stop=StopReason.max_turns)
-    row = state_segment(episode, "turn", cut=True)
+    (row,) = state_segments(episode, "turn", cut=True)
     assert row.ids == (2, 3, 10, 11, 8, 9, 0)
     assert [at for at, marked in enumerate(row.action_mask) if marked] == [2, 6]
 
@@ -87,8 +87,8 @@ def test_values_are_the_head_s_at_the_last_token_of_each_state():
     made = critic()
     torch.nn.init.normal_(made.head.weight, generator=torch.Generator().manual_seed(1))
     rows = [
-        state_segment(played("t", ((10, 11), 0.0), ((12, 1), 1.0)), "turn"),
-        state_segment(played("u", ((7,), 0.0)), "turn"),
+        state_segments(played("t", ((10, 11), 0.0), ((12, 1), 1.0)), "turn")[0],
+        state_segments(played("u", ((7,), 0.0)), "turn")[0],
     ]
     for row, values in zip(rows, made.values(rows), strict=True):
         with torch.no_grad():

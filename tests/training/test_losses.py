@@ -142,9 +142,17 @@ def row(length: int, name: str = "t") -> Segment:
 
 def test_tokens_are_averaged_over_the_batch_within_rows_or_by_a_constant():
     rows = [row(1), row(3), replace(row(4), action_mask=(False, False, True, False, True))]
+    rows = [replace(each, trajectory_id=str(n)) for n, each in enumerate(rows)]
     assert row_weights(rows, "token_mean", 9) == pytest.approx([1 / 6] * 3)
     assert row_weights(rows, "sequence_mean", 9) == pytest.approx([1 / 3, 1 / 9, 1 / 6])
     assert row_weights(rows, "constant", 10) == pytest.approx([1 / 30] * 3)
+
+
+def test_an_episode_in_two_rows_counts_as_one_sequence():
+    rows = [replace(row(1), trajectory_id="a"), replace(row(3), trajectory_id="a"), row(2)]
+    assert row_weights(rows, "token_mean", 9) == pytest.approx([1 / 6] * 3)
+    assert row_weights(rows, "sequence_mean", 9) == pytest.approx([1 / 8, 1 / 8, 1 / 4])
+    assert row_weights(rows, "constant", 10) == pytest.approx([1 / 20] * 3)
 
 
 def test_an_option_that_a_surrogate_does_not_have_is_refused():

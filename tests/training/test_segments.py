@@ -13,7 +13,7 @@ from palestra.policy.nano import train_tokenizer
 from palestra.training import (
     imitation_weights,
     make_micro_batches,
-    make_segment,
+    make_segments,
     supervised_share,
     tokenize_trajectory,
 )
@@ -45,7 +45,7 @@ def trajectory(*turns: Turn, prompt_ids=(2, 3, 4)) -> Trajectory:
 
 
 def test_every_action_is_a_span_of_its_own_and_nothing_else_is_trained():
-    segment = make_segment(
+    (segment,) = make_segments(
         trajectory(turn([10, 11, 1], [5, 6]), turn([12, 1], [7]), turn([13, 1])), [0.5, -1.0, 2.0]
     )
     assert segment.ids == (2, 3, 4, 10, 11, 1, 5, 6, 12, 1, 7, 13, 1)
@@ -55,29 +55,30 @@ def test_every_action_is_a_span_of_its_own_and_nothing_else_is_trained():
 
 
 def test_ids_equal_to_pad_or_end_are_masked_by_position_not_by_value():
-    segment = make_segment(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), [1.0, 1.0])
+    (segment,) = make_segments(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), [1.0, 1.0])
     assert [int(m) for m in segment.action_mask] == [0, 0, 1, 1, 1, 0, 0, 1]
 
 
 def test_a_length_mismatch_is_refused_with_both_lengths_and_the_row():
     with pytest.raises(ConfigError, match=r"t turn 1: 2 action ids and 1 log"):
-        make_segment(trajectory(turn([5]), turn([5, 6], logprobs=[-1.0])), [1.0, 1.0])
+        make_segments(trajectory(turn([5]), turn([5, 6], logprobs=[-1.0])), [1.0, 1.0])[0]
 
 
 def test_an_advantage_is_needed_for_every_turn():
     with pytest.raises(ConfigError, match="1 advantages for 2 turns"):
-        make_segment(trajectory(turn([5]), turn([6])), [1.0])
+        make_segments(trajectory(turn([5]), turn([6])), [1.0])[0]
 
 
 def test_segments_whose_sequences_differ_are_refused():
-    broken = replace(make_segment(trajectory(turn([5, 1])), [1.0]), advantages=(1.0,))
+    broken = replace(make_segments(trajectory(turn([5, 1])), [1.0])[0], advantages=(1.0,))
     with pytest.raises(ConfigError, match="lengths differ"):
         make_micro_batches([broken], 100)
 
 
 def test_micro_batches_hold_every_action_token_once_whatever_the_budget():
     segments = [
-        make_segment(trajectory(turn(range(6, 6 + n)), prompt_ids=range(2, 2 + n)), [n]) for n in (1, 4, 2, 9)
+        make_segments(trajectory(turn(range(6, 6 + n)), prompt_ids=range(2, 2 + n)), [n])[0]
+        for n in (1, 4, 2, 9)
     ]
     for budget in (1, 8, 20, 1000):
         batches = make_micro_batches(segments, budget)
@@ -100,7 +101,7 @@ def test_a_scripted_episode_is_tokenized_as_a_policy_would_have_said_it(template
         True,
     )
     tokenized = tokenize_trajectory(played, template)
-    segment = make_segment(tokenized, [1.0] * len(tokenized.turns))
+    (segment,) = make_segments(tokenized, [1.0] * len(tokenized.turns))
     said = [i for i, m in zip(segment.ids, segment.action_mask, strict=True) if m]
     assert said == [*template.encode("hello"), template.end_id, *template.encode("three"), template.end_id]
     whole = [
@@ -123,7 +124,7 @@ def test_a_mistake_in_a_demonstration_is_read_and_not_learned():
     slips = Facts(valid=False, error="invalid_value"), Facts(repeated=True)
     turns = [turn((7, 8), (9,)), *(replace(turn((5, 6), (4,)), facts=facts) for facts in slips), turn((3, 2))]
     shown = trajectory(*turns, prompt_ids=(1, 1))
-    segment = make_segment(shown, imitation_weights(shown))
+    (segment,) = make_segments(shown, imitation_weights(shown))
     learned = [token for token, weight in zip(segment.ids, segment.advantages, strict=True) if weight]
     assert learned == [7, 8, 3, 2]
     assert segment.ids == (1, 1, 7, 8, 9, 5, 6, 4, 5, 6, 4, 3, 2)
@@ -137,8 +138,8 @@ def test_demonstrations_without_any_action_token_are_refused():
 
 
 def test_padding_that_equals_the_end_token_is_not_trained_and_the_end_token_is():
-    short = make_segment(trajectory(turn([6, 1]), prompt_ids=(5,)), [1.0])
-    long = make_segment(trajectory(turn([6, 7, 8, 1]), prompt_ids=(5,)), [1.0])
+    (short,) = make_segments(trajectory(turn([6, 1]), prompt_ids=(5,)), [1.0])
+    (long,) = make_segments(trajectory(turn([6, 7, 8, 1]), prompt_ids=(5,)), [1.0])
     (batch,) = make_micro_batches([short, long], 100, pad_id=1)
     row = batch.indices.index(0)
     assert batch.ids[row].tolist() == [5, 6, 1, 1, 1]
@@ -147,7 +148,7 @@ def test_padding_that_equals_the_end_token_is_not_trained_and_the_end_token_is()
 
 @pytest.mark.parametrize("name", ["ids", "action_mask", "sampled_logprobs", "advantages", "old_logprobs"])
 def test_a_row_in_which_one_sequence_was_cut_alone_is_refused(name):
-    whole = make_segment(trajectory(turn(range(6, 15)), prompt_ids=(5,)), [1.0])
+    (whole,) = make_segments(trajectory(turn(range(6, 15)), prompt_ids=(5,)), [1.0])
     whole = replace(whole, old_logprobs=whole.sampled_logprobs)
     with pytest.raises(ConfigError, match=f"segment of t: lengths differ.*'{name}': 8"):
         make_micro_batches([replace(whole, **{name: getattr(whole, name)[:8]})], 100)
@@ -161,7 +162,7 @@ def test_a_tokenizer_that_opens_texts_with_a_token_of_its_own_adds_none_inside_a
     assert tokenizer.encode("hello").ids[0] == start
     said = Turn("hello", "world", Facts()), Turn("hello", "", Facts())
     played = Trajectory("t", TASK, (Message("user", "hello"),), said, StopReason.terminated, True)
-    assert start not in make_segment(tokenize_trajectory(played, template), [1.0, 1.0]).ids
+    assert start not in make_segments(tokenize_trajectory(played, template), [1.0, 1.0])[0].ids
 
 
 def test_reasoning_between_special_tokens_is_read_from_the_text_and_trained_by_ids():
@@ -173,9 +174,9 @@ def test_reasoning_between_special_tokens_is_read_from_the_text_and_trained_by_i
     ids = (opened, *template.encode("hello"), closed, *template.encode(action), template.end_id)
     parsed = parse_action(template.decode(ids), [ToolSpec("look", "", {"type": "object", "properties": {}})])
     assert (parsed.call.tool_name, parsed.call.reasoning) == ("look", "hello")
-    assert sum(make_segment(trajectory(turn(ids)), [1.0]).action_mask) == len(ids)
+    assert sum(make_segments(trajectory(turn(ids)), [1.0])[0].action_mask) == len(ids)
 
 
 def test_advantages_a_token_are_needed_for_every_token_of_their_own_turn():
     with pytest.raises(ConfigError, match="t turn 0"):
-        make_segment(trajectory(turn([5]), turn([6, 1])), [[1.0, 2.0], [3.0]])
+        make_segments(trajectory(turn([5]), turn([6, 1])), [[1.0, 2.0], [3.0]])[0]

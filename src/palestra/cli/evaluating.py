@@ -76,10 +76,10 @@ def _from_run(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy
 def _from_weights(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
     """The weights in a folder, called after it."""
     from palestra.pipeline import RunConfig
+    from palestra.policy import check_model_name
     from palestra.store import RunFolder
 
-    if path != "nano" and not Path(path, "model.safetensors").is_file():
-        raise ConfigError(f"{path} is neither a run (manifest.json) nor a folder with model.safetensors.")
+    check_model_name(path)
     if world is None:
         raise ConfigError(
             "Weights alone do not say which world to play: add --world, such as --world orders."

@@ -33,7 +33,7 @@ class WorldConfig(_Section):
 class PolicyConfig(_Section):
     """What acts and learns."""
 
-    model: str = Field("nano", description="`nano`, or a folder that training wrote.")
+    model: str = Field("nano", description="`nano`, `smollm2`, a folder, or a hub model `owner/model`.")
     context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
     action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
     threads: int = Field(2, ge=1, description="CPU threads for learning; as many processes play.")

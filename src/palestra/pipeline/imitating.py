@@ -20,7 +20,7 @@ from palestra.training import (
     SftSettings,
     imitate,
     imitation_weights,
-    make_segment,
+    make_segments,
     save_checkpoint,
     supervised_share,
     tokenize_trajectory,
@@ -46,7 +46,10 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     save_checkpoint(
         workshop.run.path / "checkpoints" / "sft" / "step-1", learner, loaded.template, {"version": 0}
     )
-    return {"demonstrations": len(segments), "supervised_share": supervised_share(segments)}
+    return {
+        "demonstrations": sum(len(group.trajectories) for group in groups),
+        "supervised_share": supervised_share(segments),
+    }
 
 
 def imitate_groups(
@@ -65,10 +68,12 @@ def imitate_groups(
         for group in groups
         for trajectory in group.trajectories
     ]
-    segments = [make_segment(trajectory, imitation_weights(trajectory)) for trajectory in tokenized]
+    segments = [
+        row for trajectory in tokenized for row in make_segments(trajectory, imitation_weights(trajectory))
+    ]
     _refuse_too_long(workshop.config.policy, tokenized, segments)
     workshop.reporter.line(
-        f"  {len(segments)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"
+        f"  {len(tokenized)} demonstrations, {supervised_share(segments):.0%} of their tokens are trained on"
     )
     # A round's imitation that is played again comes to the same rows, and later ones may already follow them.
     workshop.run.keep_metrics(lambda row: True)

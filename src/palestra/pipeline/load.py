@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RunConfig
+from palestra.policy import BUILTIN_MODELS, is_hub_id
 
 BUILTIN_CONFIGS = ("quickstart",)
 """Configurations shipped with the package, by name."""
@@ -120,8 +121,10 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
         world["name"] = f"{(folder / file).resolve()}:{cls}"
     policy = values.get("policy", {})
     model = policy.get("model", "nano") if isinstance(policy, dict) else "nano"
-    if isinstance(model, str) and model != "nano":
-        policy["model"] = str((folder / model).resolve())
+    if isinstance(model, str) and model not in BUILTIN_MODELS:
+        anchored = (folder / model).resolve()
+        if anchored.exists() or not is_hub_id(model):
+            policy["model"] = str(anchored)
     rubric = values.get("rubric", {})
     judge = rubric.get("reward_model") if isinstance(rubric, dict) else None
     if isinstance(judge, str):

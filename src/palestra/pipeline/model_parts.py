@@ -14,10 +14,9 @@ import torch
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RunConfig
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
-from palestra.policy import SamplingParams, TokenPolicy
-from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy import ChatTemplate, SamplingParams, TokenPolicy
 from palestra.policy.local import LocalEngine
-from palestra.policy.nano import NANO_FOLDER, load_nano, load_policy, load_template
+from palestra.policy.models import find_model, load_policy, load_template
 from palestra.store import RunFolder
 from palestra.training import (
     CRITIC_FILE,
@@ -37,7 +36,7 @@ class LoadedPolicy:
     """A model with its template and an engine over the same weights."""
 
     model: Any
-    template: RoleTokenTemplate
+    template: ChatTemplate
     engine: LocalEngine
     config: RunConfig
     version: int
@@ -89,11 +88,9 @@ def make_critic(loaded: LoadedPolicy) -> Critic | None:
 
 
 def load_start(config: RunConfig) -> LoadedPolicy:
-    """The policy a run starts from: the shipped nano base, or a folder of weights."""
+    """The policy a run starts from."""
     torch.set_num_threads(config.policy.threads)
-    name = config.policy.model
-    model, template = load_nano() if name == "nano" else load_policy(Path(name))
-    return _wrap(model, template, config, 0, None)
+    return _wrap(*load_policy(find_model(config.policy.model)), config, 0, None)
 
 
 def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
@@ -122,7 +119,7 @@ def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
     if reward_model is None:
         return None
     _, template = load_reward_model(Path(reward_model))
-    if not template.same_ids(load_template(NANO_FOLDER if policy == "nano" else Path(policy))):
+    if not template.same_ids(load_template(find_model(policy))):
         raise ConfigError(
             f"rubric.reward_model {reward_model} reads the token ids of another vocabulary than policy.model "
             f"{policy!r} writes. Train one from a run of this policy: palestra reward-model RUN"
@@ -131,7 +128,7 @@ def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
 
 
 def _wrap(
-    model: Any, template: RoleTokenTemplate, config: RunConfig, version: int, checkpoint: Path | None
+    model: Any, template: ChatTemplate, config: RunConfig, version: int, checkpoint: Path | None
 ) -> LoadedPolicy:
     engine = LocalEngine(
         model,

@@ -2,7 +2,8 @@
 
 A decode step of a small policy is many small operations, which a second thread hardly speeds up; a second
 process nearly doubles them. The surprising choice: the weights travel with every job. Five megabytes cost
-milliseconds, and no player can act on weights that are being changed.
+milliseconds, and no player can act on weights that are being changed. A policy of hundreds of megabytes is not
+sent: its operations are large, and threads serve it well.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _Job = tuple[Rollout, list[tuple[int, Task]], int, str, int]
 """Rollout, numbered tasks, group size, stage and seed, as ``collect_share`` takes them."""
 _FEWEST_EPISODES = 16
 """A collection with fewer is not worth sharing."""
+_MOST_WEIGHT_BYTES = 64 * 2**20
+"""A policy with more plays in this process alone."""
 
 
 def peak_memory_mb() -> float:
@@ -82,7 +85,8 @@ class Players:
             TooManyFailures: over a fifth of the episodes ended in ``env_error``.
         """
         numbered = list(enumerate(tasks))
-        shared = len(tasks) * group_size >= _FEWEST_EPISODES
+        weight_bytes = getattr(getattr(rollout.policy, "engine", None), "weight_bytes", 0)
+        shared = len(tasks) * group_size >= _FEWEST_EPISODES and weight_bytes <= _MOST_WEIGHT_BYTES
         if shared:
             self.start()
         players = self._players if shared else []

@@ -17,7 +17,7 @@ from palestra.envs import ToolEnv, make_env, run_oracle
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RubricConfig, RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
-from palestra.policy import Policy, ScriptedPolicy
+from palestra.policy import Policy, ScriptedPolicy, check_model_name
 from palestra.rewards import Rubric, preference
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.store import RunFolder
@@ -178,9 +178,7 @@ class Workshop:
                 f"rubric.reward_model is {judge!r}, where there is no reward_model.json: make one with "
                 "`palestra reward-model`"
             )
-        model = self.config.policy.model
-        if model != "nano" and not Path(model, "model.safetensors").is_file():
-            raise ConfigError(f"policy.model is {model!r}, where there is no model.safetensors")
+        check_model_name(self.config.policy.model)
 
     def _trained_on(self, split: Split) -> set[str]:
         stages = ["collect"]

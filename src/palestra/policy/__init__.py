@@ -1,8 +1,12 @@
-"""What acts: policies, chat templates and engines. Torch is needed only by ``nano`` and ``local``."""
+"""What acts: policies, chat templates and engines.
+
+Torch and transformers are needed only by ``models``, ``nano``, ``smollm2`` and ``local``.
+"""
 
 from palestra.policy.base import Conversation, Policy, Sampled, TokenPolicy
 from palestra.policy.chat import ChatTemplate
 from palestra.policy.engine import Engine, Generation, SamplingParams
+from palestra.policy.model_names import BUILTIN_MODELS, check_model_name, is_hub_id
 from palestra.policy.scripted import (
     NoisyTeacher,
     Script,
@@ -13,6 +17,7 @@ from palestra.policy.scripted import (
 )
 
 __all__ = [
+    "BUILTIN_MODELS",
     "ChatTemplate",
     "Conversation",
     "Engine",
@@ -24,6 +29,8 @@ __all__ = [
     "Script",
     "ScriptedPolicy",
     "TokenPolicy",
+    "check_model_name",
+    "is_hub_id",
     "oracle_script",
     "random_script",
     "replay_script",

@@ -27,6 +27,8 @@ class Sampled:
     """Empty for scripts."""
     logprobs: tuple[float, ...] = ()
     """One per id."""
+    prompt_ids: tuple[int, ...] = ()
+    """The whole context it was sampled from, where that was rendered anew; else empty."""
 
 
 class Conversation(Protocol):
@@ -89,13 +91,16 @@ class TokenPolicy:
 
 
 class TokenConversation:
-    """One episode's tokens: as sampled and as rendered, appended and never rewritten."""
+    """One episode's tokens: as sampled and as rendered, appended; rewritten only where the template does."""
 
     def __init__(self, policy: TokenPolicy, prompt: Sequence[Message], seed: int, session: str) -> None:
         """Render the prompt."""
         self._policy, self._seed, self._session = policy, seed, session
+        self._history = list(prompt)
         self._ids = list(policy.template.render(prompt))
         self.prompt_ids = tuple(self._ids)
+        self._anew: tuple[int, ...] = ()
+        self._action = ""
         self._turn = 0
 
     def room(self) -> int:
@@ -110,14 +115,24 @@ class TokenConversation:
         generation = await self._policy.engine.generate(self._ids, params, self._session)
         self._turn += 1
         self._ids += generation.ids
-        text = self._policy.template.decode(generation.ids)
-        return Sampled(text, generation.finish_reason, generation.ids, generation.logprobs)
+        self._action = self._policy.template.decode(generation.ids)
+        anew, self._anew = self._anew, ()
+        return Sampled(self._action, generation.finish_reason, generation.ids, generation.logprobs, anew)
 
     def observe(self, text: str) -> tuple[int, ...]:
-        """Append the reply; an action cut short is closed by an end token that nobody sampled."""
-        end = self._policy.template.end_id
-        closing = [] if self._ids[-1] == end else [end]
-        added = [*closing, *self._policy.template.render([Message("tool", text)])]
+        """Append the reply; an action cut short is closed by an end token that nobody sampled.
+
+        At a prefix break nothing is appended: the conversation is rendered anew.
+        """
+        template = self._policy.template
+        added = template.render_reply(self._history, self._action, text)
+        self._history += [Message("assistant", self._action), Message("tool", text)]
+        if added is None:
+            self._ids = list(template.render(self._history))
+            self._anew = tuple(self._ids)
+            return ()
+        if self._ids[-1] == template.end_id:
+            added = added[1:]
         self._ids += added
         return tuple(added)
 

@@ -1,7 +1,8 @@
 """Messages to tokens and back: the only place that knows how a conversation is spelled in ids.
 
-A template renders *new* messages only; what was sampled stays as sampled and nothing decoded is ever
-re-encoded. The surprising choice: text is encoded with ``encode_special_tokens``, so a control token
+A template renders *new* messages; what was sampled stays as sampled, and nothing decoded is re-encoded unless
+the template itself rewrites what was said. Palestra's own format is here, that of a model's own template in
+``model_chat``. The surprising choice: text is encoded with ``encode_special_tokens``, so a control token
 written inside an observation ("<|end|>") stays plain text and can never end a turn.
 """
 
@@ -32,13 +33,32 @@ class ChatTemplate(Protocol):
         """The id that ends an action; sampled by the policy, hence trained on."""
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of ``messages`` followed by the header of the next action."""
+        """Ids of a whole conversation followed by the header of the next action."""
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of plain text; control tokens written in it stay text."""
+    def render_reply(self, history: Sequence[Message], action: str, observation: str) -> list[int] | None:
+        """What comes after an action's text: its end token, the reply and the header of the next action.
+
+        Args:
+            history: the messages before the action.
+            action: its text.
+            observation: what the world answered.
+
+        Returns:
+            Ids to append; None for a *prefix break*, where the template spells what was said before
+            otherwise once more follows (some drop earlier thinking), so that it must be rendered anew.
+        """
+
+    def encode_action(self, history: Sequence[Message], action: str) -> list[int]:
+        """Ids of an action's text where it follows ``history``, without an end token."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without a closing end token."""
+
+    def same_ids(self, other: Any) -> bool:
+        """Whether every id means the same to ``other``, another template."""
+
+    def save(self, folder: Path) -> None:
+        """Write what the template is made of into an existing folder."""
 
 
 class RoleTokenTemplate:
@@ -85,6 +105,14 @@ class RoleTokenTemplate:
             ids.append(self.end_id)
         return ids
 
+    def render_reply(self, history: Sequence[Message], action: str, observation: str) -> list[int]:
+        """End token, reply and header; nothing said before matters to them."""
+        return [self.end_id, *self.render([Message("tool", observation)])]
+
+    def encode_action(self, history: Sequence[Message], action: str) -> list[int]:
+        """Ids of the action's text, whatever came before."""
+        return self.encode(action)
+
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; control tokens written in it stay text."""
         encoded: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -97,11 +125,13 @@ class RoleTokenTemplate:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def same_ids(self, other: RoleTokenTemplate) -> bool:
+    def same_ids(self, other: Any) -> bool:
         """Whether every id means the same to ``other``."""
+        if not isinstance(other, RoleTokenTemplate):
+            return False
         mine: str = self._tokenizer.to_str()
         return bool(mine == other._tokenizer.to_str())
 
-    def save(self, path: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write the tokenizer as ``tokenizer.json``."""
-        self._tokenizer.save(str(path))
+        self._tokenizer.save(str(folder / "tokenizer.json"))

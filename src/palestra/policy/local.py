@@ -20,7 +20,7 @@ from torch import Tensor
 from palestra.errors import ConfigError
 from palestra.policy.engine import Generation, SamplingParams
 from palestra.policy.forward import last_hidden
-from palestra.policy.nano import model_from_bytes, weights_to_bytes
+from palestra.policy.models import model_from_bytes, weights_to_bytes
 from palestra.policy.slot_cache import SlotCache
 from palestra.types import FinishReason
 
@@ -68,6 +68,11 @@ class LocalEngine:
         """Pickle the weights and the sizes: another process gets the same policy, with nothing read yet."""
         made_of = (self.model.config, weights_to_bytes(self.model), self._end_id)
         return _revive, (*made_of, self._slot_count, self._context, self.policy_version)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that another process has to be sent to sample from the same policy."""
+        return sum(each.numel() * each.element_size() for each in self.model.parameters())
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, session: str) -> Generation:
         """Sample a continuation; ``prompt_ids`` is the whole context, of which only the new part is read.

@@ -12,12 +12,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, save
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2ForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import Lfm2Config, Lfm2ForCausalLM, PreTrainedModel
 
-from palestra.errors import StoreError
-from palestra.policy.chat import CONTROL_TOKENS, RoleTokenTemplate
+from palestra.policy.chat import CONTROL_TOKENS
 from palestra.policy.cpu_kernels import use_cpu_kernels
 
 NANO_FOLDER = Path(str(files("palestra.policy"))) / "nano_weights"
@@ -79,61 +77,3 @@ def new_nano(
         model = Lfm2ForCausalLM(config)
     use_cpu_kernels(model)
     return model
-
-
-def load_policy(folder: Path) -> tuple[PreTrainedModel, RoleTokenTemplate]:
-    """Model (float32, eval mode) and template from a folder of weights, config and tokenizer.
-
-    Raises:
-        StoreError: a file is missing or unreadable.
-    """
-    if not (folder / "model.safetensors").is_file():
-        raise StoreError(
-            f"No model.safetensors in {folder}. Name a folder that a training run or checkpoint wrote."
-        )
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        template = load_template(folder)
-    except Exception as error:  # each of the three libraries raises its own kind
-        raise StoreError(f"The policy in {folder} cannot be loaded: {error}") from error
-    use_cpu_kernels(model)
-    model.eval()
-    return model, template
-
-
-def save_policy(folder: Path, model: PreTrainedModel, template: RoleTokenTemplate) -> None:
-    """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
-    (folder / "model.safetensors").write_bytes(weights_to_bytes(model))
-    model.config.save_pretrained(folder)
-    template.save(folder / "tokenizer.json")
-
-
-def weights_to_bytes(model: PreTrainedModel) -> bytes:
-    """The weights as safetensors, a tied output matrix left out."""
-    tied = model.config.tie_word_embeddings
-    weights = {
-        name: value.contiguous()
-        for name, value in model.state_dict().items()
-        if not (tied and name.startswith("lm_head"))
-    }
-    data: bytes = save(weights, metadata={"format": "pt"})
-    return data
-
-
-def model_from_bytes(config: PreTrainedConfig, weights: bytes) -> PreTrainedModel:
-    """The model (float32, eval mode) that ``weights_to_bytes`` was given."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(load(weights), strict=not config.tie_word_embeddings)
-    use_cpu_kernels(model)
-    model.eval()
-    return model
-
-
-def load_template(folder: Path) -> RoleTokenTemplate:
-    """The chat template that belongs to the weights in ``folder``."""
-    return RoleTokenTemplate(Tokenizer.from_file(str(folder / "tokenizer.json")))
-
-
-def load_nano() -> tuple[PreTrainedModel, RoleTokenTemplate]:
-    """The shipped base model."""
-    return load_policy(NANO_FOLDER)

@@ -22,7 +22,8 @@ import torch
 from transformers import PreTrainedModel
 
 from palestra.policy.chat import CONTROL_TOKENS, ROLE_TOKENS, RoleTokenTemplate
-from palestra.policy.nano import new_nano, save_policy, train_tokenizer
+from palestra.policy.models import save_policy
+from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.recipes.base_dialogues import dialogue
 from palestra.recipes.base_recall import Ids, Recall
 from palestra.recipes.base_texts import repetition

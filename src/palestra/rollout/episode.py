@@ -139,6 +139,7 @@ async def _take_turns(
             env_reward=float(reward),
             action_ids=sampled.ids,
             sampled_logprobs=sampled.logprobs,
+            prompt_ids=sampled.prompt_ids,
         )
         if not terminated:  # where the world cut it, a critic values the state it was cut in
             turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation))

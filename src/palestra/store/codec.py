@@ -100,7 +100,7 @@ def _turn_to_dict(turn: Turn) -> dict[str, Any]:
     record = _shallow(turn)
     record["action"] = str(turn.action)
     record["facts"] = plain(_shallow(turn.facts))
-    for name in ("action_ids", "sampled_logprobs", "observation_ids"):
+    for name in ("action_ids", "sampled_logprobs", "observation_ids", "prompt_ids"):
         record[name] = list(record[name])
     return record
 
@@ -114,6 +114,7 @@ def _turn_from_dict(record: Mapping[str, Any]) -> Turn:
             "action_ids": tuple(record["action_ids"]),
             "sampled_logprobs": tuple(record["sampled_logprobs"]),
             "observation_ids": tuple(record["observation_ids"]),
+            "prompt_ids": tuple(record["prompt_ids"]),
         }
     )
 

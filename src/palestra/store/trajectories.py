@@ -35,6 +35,7 @@ _TURN = pa.struct(
         "action_ids": _IDS,
         "sampled_logprobs": pa.list_(pa.float32()),
         "observation_ids": _IDS,
+        "prompt_ids": _IDS,
     }
 )
 _SCHEMA = pa.schema(

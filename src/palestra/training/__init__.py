@@ -81,8 +81,8 @@ from palestra.training.reward_model import (
 from palestra.training.segments import (
     CreditUnit,
     judged_segment,
-    make_segment,
-    state_segment,
+    make_segments,
+    state_segments,
     tokenize_trajectory,
 )
 from palestra.training.sft import SftSettings, imitate, imitation_weights, supervised_share
@@ -156,7 +156,7 @@ __all__ = [
     "load_reward_model",
     "log_likelihoods",
     "make_micro_batches",
-    "make_segment",
+    "make_segments",
     "make_surrogate",
     "newest_state",
     "pair_batches",
@@ -176,7 +176,7 @@ __all__ = [
     "score_margins",
     "scores_in",
     "sequence_clipped",
-    "state_segment",
+    "state_segments",
     "subtract_kl",
     "summarize_groups",
     "supervised_share",

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palestra.errors import StoreError
-from palestra.policy.nano import save_policy
+from palestra.policy.models import save_policy
 from palestra.store import write_folder
 from palestra.training.critic import Critic
 from palestra.training.learner import Learner

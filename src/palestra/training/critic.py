@@ -51,7 +51,7 @@ class Critic:
         )
 
     def values(self, rows: Sequence[Segment]) -> list[list[float]]:
-        """Of each row from ``state_segment``, the values of the states it marks, in order."""
+        """Of each row from ``state_segments``, the values of the states it marks, in order."""
         found: list[list[float]] = [[] for _ in rows]
         for batch in make_micro_batches(rows, self._micro_batch_tokens):
             with torch.no_grad():

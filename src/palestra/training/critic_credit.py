@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from palestra.training.advantages import batch_zscore, gae, lean
 from palestra.training.critic import Critic, explained_variance
-from palestra.training.segments import CreditUnit, make_segment, state_segment
+from palestra.training.segments import CreditUnit, make_segments, state_segments
 from palestra.types import Segment, Trajectory, TrajectoryGroup
 
 
@@ -31,8 +31,9 @@ class CriticCredit:
         if not scored:
             return [], {}
         cut = [each.stop_reason.is_truncation for each in scored]
-        rows = [state_segment(each, self.unit, cut=was) for each, was in zip(scored, cut, strict=True)]
-        values = self.critic.values(rows)
+        rows = [state_segments(each, self.unit, cut=was) for each, was in zip(scored, cut, strict=True)]
+        known_of_row = iter(self.critic.values([*chain(*rows)]))
+        values = [[*chain(*(next(known_of_row) for _ in mine))] for mine in rows]
         after = [found.pop() if was else 0.0 for found, was in zip(values, cut, strict=True)]
         gae_lambda = self.gae_lambda()
         advantages = [
@@ -54,7 +55,8 @@ class CriticCredit:
         returns: Sequence[Sequence[float]],
         values: Sequence[Sequence[float]],
     ) -> dict[str, float]:
-        metrics = self.critic.fit([state_segment(each, self.unit) for each in scored], returns, values)
+        rows = [row for each in scored for row in state_segments(each, self.unit)]
+        metrics = self.critic.fit(rows, _by_row(rows, returns), _by_row(rows, values))
         explained = explained_variance([*chain(*values)], [*chain(*returns)])
         return metrics if explained is None else metrics | {"critic/explained_variance": explained}
 
@@ -70,7 +72,7 @@ class CriticCredit:
             given = [
                 [lean(next(scaled) or 0.0, self.negative_weight) for _ in range(length)] for length in lengths
             ]
-            made.append(make_segment(each, given if self.unit == "token" else [*chain(*given)]))
+            made += make_segments(each, given if self.unit == "token" else [*chain(*given)])
         return made
 
     def _rewards(self, trajectory: Trajectory) -> list[float]:
@@ -82,3 +84,9 @@ class CriticCredit:
             for turn in trajectory.turns
             for reward in [*[0.0] * (len(turn.action_ids) - 1), turn.reward or 0.0]
         ]
+
+
+def _by_row(rows: Sequence[Segment], numbers: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Numbers of the marked states by trajectory, to numbers by row."""
+    flat = chain(*numbers)
+    return [[*islice(flat, sum(row.action_mask))] for row in rows]

@@ -95,7 +95,10 @@ def dpo_update(
     rows: list[Segment] = []
     for (chosen, rejected), margin in zip(pairs, margins, strict=True):
         advantage = 2.0 * beta * preference_pull(margin)  # the learner averages over rows, two to a pair
-        rows += [_with_advantage(chosen, advantage), _with_advantage(rejected, -advantage)]
+        for row, signed in ((chosen, advantage), (rejected, -advantage)):
+            each = tuple(signed if counts else 0.0 for counts in row.action_mask)
+            # an attempt may be in several pairs, and is a sequence of its own in each
+            rows.append(replace(row, trajectory_id=f"{len(rows)}/{row.trajectory_id}", advantages=each))
     metrics = learner.update(rows, policy_gradient(), rate)
     del metrics["loss/total"]  # of the surrogate, which means nothing here
     return {
@@ -113,7 +116,3 @@ def log_likelihoods(learner: Learner, pairs: Sequence[PairRows]) -> list[tuple[f
     found = learner.logprobs(learner.model, [row for pair in pairs for row in pair])
     sums = [math.fsum(values) for values in found]
     return list(zip(sums[::2], sums[1::2], strict=True))
-
-
-def _with_advantage(row: Segment, advantage: float) -> Segment:
-    return replace(row, advantages=tuple(advantage if counts else 0.0 for counts in row.action_mask))

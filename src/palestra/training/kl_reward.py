@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from palestra.training.learner import Learner
-from palestra.training.segments import make_segment
+from palestra.training.segments import make_segments
 from palestra.types import Trajectory, TrajectoryGroup
 
 
@@ -24,13 +24,17 @@ def subtract_kl(
     that are stored keep the reward as the rubric gave it.
     """
     scored = [t for group in groups for t in group.trajectories if t.reward is not None and t.turns]
-    rows = [make_segment(each, [0.0] * len(each.turns)) for each in scored]
-    found = {}
-    for trajectory, row, values in zip(scored, rows, learner.logprobs(reference, rows), strict=True):
-        said = iter([value for value, acted in zip(values, row.action_mask, strict=True) if acted])
-        found[trajectory.id] = [
-            sum(sampled - next(said) for sampled in turn.sampled_logprobs) for turn in trajectory.turns
-        ]
+    rows = [row for each in scored for row in make_segments(each, [0.0] * len(each.turns))]
+    said = iter(
+        value
+        for row, values in zip(rows, learner.logprobs(reference, rows), strict=True)
+        for value, acted in zip(values, row.action_mask, strict=True)
+        if acted
+    )
+    found = {
+        each.id: [sum(sampled - next(said) for sampled in turn.sampled_logprobs) for turn in each.turns]
+        for each in scored
+    }
     return [
         replace(
             group,

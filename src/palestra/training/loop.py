@@ -32,7 +32,7 @@ from palestra.training.guarding import act
 from palestra.training.kl_reward import subtract_kl
 from palestra.training.loop_parts import LoopParts, LoopSettings
 from palestra.training.metrics import summarize_groups
-from palestra.training.segments import make_segment
+from palestra.training.segments import make_segments
 from palestra.types import Segment, StopReason, TrajectoryGroup
 
 KEPT_CHECKPOINTS = 2
@@ -95,7 +95,8 @@ def _play_and_learn(
     metrics = summarize_groups(groups) | parts.curriculum.metrics()
     parts.curriculum.observe(groups)
     segments, credit_metrics = _credited(fresh, settings, parts)
-    metrics |= {"episodes/trained": len(segments) / sum(len(group.trajectories) for group in fresh)}
+    trained = {segment.trajectory_id for segment in segments}
+    metrics |= {"episodes/trained": len(trained) / sum(len(group.trajectories) for group in fresh)}
     metrics |= credit_metrics
     if segments:
         metrics |= _learn(segments, update, settings, parts)
@@ -201,7 +202,7 @@ def advantage_segments(
                 continue
             weighted = [lean(each, negative_weight) for each in advantages]
             if any(weighted):
-                segments.append(make_segment(trajectory, weighted))
+                segments += make_segments(trajectory, weighted)
     return segments
 
 

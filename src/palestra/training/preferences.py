@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from palestra.training.segments import make_segment
+from palestra.training.segments import make_segments
 from palestra.types import Segment, Trajectory, TrajectoryGroup
 
 _ROUNDING = 1e-9
@@ -49,7 +49,8 @@ def preference_pairs(groups: Iterable[TrajectoryGroup], margin: float) -> list[P
     then the earlier one. An attempt that acts as an earlier one of its group did adds no second pair.
 
     Args:
-        groups: scored attempts with token ids; those of failed worlds or without ids take part in no pair.
+        groups: scored attempts with token ids; those of failed worlds, without ids, or with a context that
+            was written anew take part in no pair.
         margin: smallest difference in reward that counts where both succeeded or both failed. A success
             is better than a failure whatever their rewards.
     """
@@ -127,17 +128,18 @@ def _pairs_of(group: TrajectoryGroup, margin: float) -> Iterator[PreferencePair]
 
 
 def _distinct(attempts: Sequence[Trajectory]) -> Iterator[Trajectory]:
-    """Scored attempts with ids, one of each sequence of actions."""
+    """Scored attempts with ids in one row, one of each sequence of actions."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for attempt in attempts:
         actions = tuple(turn.action_ids for turn in attempt.turns)
-        if attempt.reward is not None and actions and all(actions) and actions not in seen:
+        usable = attempt.reward is not None and actions and all(actions)
+        if usable and actions not in seen and not any(turn.prompt_ids for turn in attempt.turns):
             seen.add(actions)
             yield attempt
 
 
 def _row(trajectory: Trajectory, turn: int) -> Segment:
-    whole = make_segment(trajectory, [float(index >= turn) for index in range(len(trajectory.turns))])
+    (whole,) = make_segments(trajectory, [float(index >= turn) for index in range(len(trajectory.turns))])
     mask = tuple(counts > 0 for counts in whole.advantages)
     logprobs = tuple(
         value if counts else 0.0 for value, counts in zip(whole.sampled_logprobs, mask, strict=True)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from palestra.errors import StoreError
-from palestra.policy.nano import load_policy, save_policy
+from palestra.policy.models import load_policy, save_policy
 from palestra.training.batch import make_micro_batches
 from palestra.training.critic import scalar_head, state_values
 from palestra.training.metrics import mean

@@ -2,7 +2,7 @@
 
 A row is ``prompt + action + observation + action ...`` exactly as sampled and rendered; the mask follows
 from the lengths of those pieces and from nothing else. An end token that nobody sampled belongs to the
-observation, so it is never trained on.
+observation, so it is never trained on. Where the context was written anew (a prefix break) a new row begins.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CreditUnit = Literal["turn", "token"]
 """What gets an advantage of its own."""
 
 
-def make_segment(trajectory: Trajectory, advantages: Sequence[float] | Sequence[Sequence[float]]) -> Segment:
-    """The token row of an append-only episode.
+def make_segments(trajectory: Trajectory, advantages: Sequence[float | Sequence[float]]) -> list[Segment]:
+    """The token rows of an episode: one, and another from each turn whose context was written anew.
 
     Args:
         trajectory: an episode with sampled ids.
@@ -32,34 +32,55 @@ def make_segment(trajectory: Trajectory, advantages: Sequence[float] | Sequence[
     """
     if len(advantages) != len(trajectory.turns):
         raise ConfigError(f"{trajectory.id}: {len(advantages)} advantages for {len(trajectory.turns)} turns")
-    per_token = [0.0] * len(trajectory.prompt_ids)
-    ids, mask = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids)
-    logprobs = [0.0] * len(ids)
-    for index, turn in enumerate(trajectory.turns):
-        if not turn.action_ids or len(turn.action_ids) != len(turn.sampled_logprobs):
-            raise ConfigError(
-                f"{trajectory.id} turn {index}: {len(turn.action_ids)} action ids and "
-                f"{len(turn.sampled_logprobs)} log-probabilities. Only episodes of a policy that samples "
-                "tokens can be trained on; tokenize_trajectory() makes rows of scripted ones."
-            )
-        answered = index + 1 < len(trajectory.turns)
-        observed = turn.observation_ids if answered else ()
+    each = [_per_token(trajectory, index, given) for index, given in enumerate(advantages)]
+    return [
+        _row(trajectory.id, prompt, turns, each[first : first + len(turns)])
+        for first, prompt, turns in _stretches(trajectory)
+    ]
+
+
+def _stretches(trajectory: Trajectory) -> list[tuple[int, tuple[int, ...], tuple[Turn, ...]]]:
+    """Turns that only append to one another: number of the first, the prompt before them, themselves."""
+    starts = [index for index, turn in enumerate(trajectory.turns) if index == 0 or turn.prompt_ids]
+    ends = [*starts[1:], len(trajectory.turns)]
+    return [
+        (start, trajectory.turns[start].prompt_ids or trajectory.prompt_ids, trajectory.turns[start:end])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _per_token(trajectory: Trajectory, index: int, given: float | Sequence[float]) -> Sequence[float]:
+    """The advantage of each action token of a turn."""
+    turn = trajectory.turns[index]
+    count = len(turn.action_ids)
+    if not count or count != len(turn.sampled_logprobs):
+        raise ConfigError(
+            f"{trajectory.id} turn {index}: {count} action ids and "
+            f"{len(turn.sampled_logprobs)} log-probabilities. Only episodes of a policy that samples "
+            "tokens can be trained on; tokenize_trajectory() makes rows of scripted ones."
+        )
+    each = [given] * count if isinstance(given, float | int) else given
+    if len(each) != count:
+        raise ConfigError(f"{trajectory.id} turn {index}: {len(each)} advantages for {count} tokens")
+    return each
+
+
+def _row(
+    trajectory_id: str, prompt: Sequence[int], turns: Sequence[Turn], advantages: Sequence[Sequence[float]]
+) -> Segment:
+    ids, mask = list(prompt), [False] * len(prompt)
+    logprobs, per_token = [0.0] * len(prompt), [0.0] * len(prompt)
+    for index, (turn, each) in enumerate(zip(turns, advantages, strict=True), start=1):
+        observed = turn.observation_ids if index < len(turns) else ()
         ids += turn.action_ids + observed
         mask += [True] * len(turn.action_ids) + [False] * len(observed)
         logprobs += [*turn.sampled_logprobs, *(0.0 for _ in observed)]
-        given = advantages[index]
-        each = [given] * len(turn.action_ids) if isinstance(given, float | int) else given
-        if len(each) != len(turn.action_ids):
-            raise ConfigError(
-                f"{trajectory.id} turn {index}: {len(each)} advantages for {len(turn.action_ids)} tokens"
-            )
-        per_token += each
-        per_token += [0.0] * len(observed)
-    return Segment(trajectory.id, tuple(ids), tuple(mask), tuple(logprobs), tuple(per_token))
+        per_token += [*each, *(0.0 for _ in observed)]
+    return Segment(trajectory_id, tuple(ids), tuple(mask), tuple(logprobs), tuple(per_token))
 
 
-def state_segment(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = False) -> Segment:
-    """The token row whose mask marks the token after each state that a critic is to value.
+def state_segments(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = False) -> list[Segment]:
+    """The token rows whose masks mark the token after each state that a critic is to value.
 
     Args:
         trajectory: an episode with sampled ids.
@@ -67,24 +88,29 @@ def state_segment(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = False
         cut: also mark the state that the episode was cut in, which ends with its last reply. As nothing comes
             after it, a token that stands for nothing is appended.
     """
-    ids, marks = list(trajectory.prompt_ids), [False] * len(trajectory.prompt_ids)
-    for turn in trajectory.turns:
-        later = [unit == "token"] * (len(turn.action_ids) - 1)
-        ids += turn.action_ids + turn.observation_ids
-        marks += [True, *later] + [False] * len(turn.observation_ids)
-    if cut:
-        ids.append(0)
-        marks.append(True)
-    zeros = (0.0,) * len(ids)
-    return Segment(trajectory.id, tuple(ids), tuple(marks), zeros, zeros)
+    rows = []
+    stretches = _stretches(trajectory)
+    for first, prompt, turns in stretches:
+        ids, marks = list(prompt), [False] * len(prompt)
+        for turn in turns:
+            later = [unit == "token"] * (len(turn.action_ids) - 1)
+            ids += turn.action_ids + turn.observation_ids
+            marks += [True, *later] + [False] * len(turn.observation_ids)
+        if cut and first == stretches[-1][0]:
+            ids.append(0)
+            marks.append(True)
+        zeros = (0.0,) * len(ids)
+        rows.append(Segment(trajectory.id, tuple(ids), tuple(marks), zeros, zeros))
+    return rows
 
 
 def judged_segment(trajectory: Trajectory) -> Segment:
     """The token row whose mask marks the token after the last action, where a whole attempt is judged.
 
-    What the world replied to that action is left out, and a token that stands for nothing is appended.
+    What the world replied to that action is left out, and a token that stands for nothing is appended. Where
+    the context was written anew, the row is what the last action was chosen from.
     """
-    whole = make_segment(trajectory, [0.0] * len(trajectory.turns))
+    whole = make_segments(trajectory, [0.0] * len(trajectory.turns))[-1]
     zeros = (0.0,) * (len(whole.ids) + 1)
     return Segment(trajectory.id, (*whole.ids, 0), (*(False for _ in whole.ids), True), zeros, zeros)
 
@@ -94,14 +120,21 @@ def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Traje
 
     Log-probabilities are 0.0: nobody sampled these ids, and imitation does not read them.
     """
-    prompt = tuple(template.render(trajectory.prompt))
-    turns = tuple(_tokenize_turn(turn, template, turn is trajectory.turns[-1]) for turn in trajectory.turns)
-    return replace(trajectory, prompt_ids=prompt, turns=turns)
-
-
-def _tokenize_turn(turn: Turn, template: ChatTemplate, is_last: bool) -> Turn:
-    action = (*template.encode(turn.action), template.end_id)
-    observation = () if is_last else tuple(template.render([Message("tool", turn.observation)]))
-    return replace(
-        turn, action_ids=action, sampled_logprobs=(0.0,) * len(action), observation_ids=observation
-    )
+    history, turns = list(trajectory.prompt), list[Turn]()
+    written_anew: tuple[int, ...] = ()
+    for turn in trajectory.turns:
+        action = (*template.encode_action(history, turn.action), template.end_id)
+        is_last = turn is trajectory.turns[-1]
+        added = () if is_last else template.render_reply(history, turn.action, turn.observation)
+        history += [Message("assistant", turn.action), Message("tool", turn.observation)]
+        turns.append(
+            replace(
+                turn,
+                action_ids=action,
+                sampled_logprobs=(0.0,) * len(action),
+                observation_ids=tuple((added or ())[1:]),  # its first id is the end token
+                prompt_ids=written_anew,
+            )
+        )
+        written_anew = tuple(template.render(history)) if added is None else ()
+    return replace(trajectory, prompt_ids=tuple(template.render(trajectory.prompt)), turns=tuple(turns))

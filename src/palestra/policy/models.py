@@ -1,0 +1,123 @@
+"""Weights on disk and their chat template: the shipped nano policy, SmolLM2, or any Hugging Face model.
+
+What a name in the configuration stands for is settled here; everything else gets a folder. A folder that
+training wrote and one from the hub load by the same code: the tokenizer's own chat template is used where it
+has one, palestra's role tokens where it has none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors.torch import load, save
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from palestra.errors import ConfigError, StoreError
+from palestra.policy.chat import ChatTemplate, RoleTokenTemplate
+from palestra.policy.cpu_kernels import use_cpu_kernels
+from palestra.policy.model_chat import ModelTemplate
+from palestra.policy.model_names import BUILTIN_MODELS, check_model_name, is_hub_id
+from palestra.policy.nano import NANO_FOLDER
+from palestra.policy.smollm2 import smollm2_folder
+
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+"""What is fetched of a hub model: weights in one format, configuration and tokenizer."""
+
+
+def find_model(name: str) -> Path:
+    """The folder of a model: ``nano``, ``smollm2``, a folder, or a hub id such as ``org/model``.
+
+    Only a hub id is looked for on the network, and only if it is not in Hugging Face's cache.
+
+    Raises:
+        ConfigError: there is no such model, or it cannot be fetched.
+    """
+    check_model_name(name)
+    if name in BUILTIN_MODELS:
+        return NANO_FOLDER if name == "nano" else smollm2_folder()
+    if not is_hub_id(name):
+        return Path(name).expanduser()
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES))
+    except Exception as error:  # a dozen kinds: no such model, no network, no permission, no space
+        raise ConfigError(
+            f"policy.model {name!r} is no folder, and cannot be fetched from the Hugging Face hub: {error}"
+        ) from error
+
+
+def load_policy(folder: Path) -> tuple[PreTrainedModel, ChatTemplate]:
+    """Model (float32, eval mode) and template from a folder of weights, config and tokenizer.
+
+    Raises:
+        StoreError: a file is missing or unreadable.
+        ConfigError: its tokenizer or chat template cannot be used.
+    """
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        raise StoreError(
+            f"No model.safetensors and config.json in {folder}. Name a folder that a training run or "
+            "checkpoint wrote, or one of a Hugging Face causal language model."
+        )
+    disable_progress_bar()  # loading takes a second, and the bar goes through our own lines
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    except Exception as error:  # each of the libraries raises its own kind
+        raise StoreError(f"The policy in {folder} cannot be loaded: {error}") from error
+    use_cpu_kernels(model)
+    model.eval()
+    return model, load_template(folder)
+
+
+def load_template(folder: Path) -> ChatTemplate:
+    """The chat template that belongs to the weights in ``folder``.
+
+    Raises:
+        StoreError: there is no tokenizer, or it cannot be read.
+        ConfigError: its chat template cannot be used.
+    """
+    try:
+        if not (folder / "tokenizer_config.json").exists():
+            return RoleTokenTemplate(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except ConfigError:
+        raise
+    except Exception as error:  # as above
+        raise StoreError(f"The tokenizer in {folder} cannot be loaded: {error}") from error
+    return ModelTemplate(tokenizer)
+
+
+def save_policy(folder: Path, model: PreTrainedModel, template: ChatTemplate) -> None:
+    """Write weights, config and tokenizer into an existing folder, as ``load_policy`` reads them."""
+    (folder / "model.safetensors").write_bytes(weights_to_bytes(model))
+    model.config.save_pretrained(folder)
+    template.save(folder)
+
+
+def weights_to_bytes(model: PreTrainedModel) -> bytes:
+    """The weights as safetensors, a tied output matrix left out."""
+    tied = model.config.tie_word_embeddings
+    weights = {
+        name: value.contiguous()
+        for name, value in model.state_dict().items()
+        if not (tied and name.startswith("lm_head"))
+    }
+    data: bytes = save(weights, metadata={"format": "pt"})
+    return data
+
+
+def model_from_bytes(config: PreTrainedConfig, weights: bytes) -> PreTrainedModel:
+    """The model (float32, eval mode) that ``weights_to_bytes`` was given."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(load(weights), strict=not config.tie_word_embeddings)
+    use_cpu_kernels(model)
+    model.eval()
+    return model
+
+
+def weight_count(model: Any) -> int:
+    """Parameters of a model."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,191 @@
+"""A model's own chat template, followed turn by turn, in the manner of eight families."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from template_families import FAMILIES, make_tokenizer
+
+from palestra.errors import ConfigError
+from palestra.policy import Generation, SamplingParams, TokenPolicy
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.checks import check_template
+from palestra.policy.model_chat import ModelTemplate
+from palestra.policy.models import load_template
+from palestra.policy.nano import NANO_FOLDER
+from palestra.types import Message
+
+PROMPT = [Message("system", "Sort the post."), Message("user", "Letter 12")]
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def template(request) -> ModelTemplate:
+    return ModelTemplate(make_tokenizer(request.param))
+
+
+def test_every_family_keeps_the_contract(template):
+    check_template(template)
+
+
+def test_palestra_s_own_template_keeps_the_contract():
+    check_template(load_template(NANO_FOLDER))
+
+
+def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
+    said = [("look(12)", "to: Basel"), ('{"a": [1, 2]}', "error: no stamp left"), ("finish()", "done")]
+    history, ids = list(PROMPT), template.render(PROMPT)
+    roles = ["user", "assistant"] if template._has_tool is False else ["tool", "assistant"]
+    for action, observation in said:
+        ids += template.encode_action(history, action)
+        reply = template.render_reply(history, action, observation)
+        assert reply is not None
+        ids += reply
+        history += [Message("assistant", action), Message("tool", observation)]
+    system, asked, *rest = [m.content for m in history]
+    opening = (
+        [{"role": "system", "content": system}, {"role": "user", "content": asked}]
+        if template._has_system
+        else [{"role": "user", "content": f"{system}\n\n{asked}"}]
+    )
+    whole = [*opening, *({"role": roles[1 - n % 2], "content": text} for n, text in enumerate(rest))]
+    tokenizer = template._tokenizer
+    theirs = tokenizer.apply_chat_template(whole, add_generation_prompt=True, date_string="26 Jul 2024")
+    assert ids == theirs["input_ids"]
+
+
+def test_what_each_family_can_write_is_found_out():
+    found = {}
+    for family in FAMILIES:
+        template = ModelTemplate(make_tokenizer(family))
+        end = template.decode([template.end_id] * 2)
+        found[family] = (template._has_system, template._has_tool, template._gap, end)
+    assert found == {
+        "smollm2": (True, False, "", "<|im_end|>"),
+        "qwen2.5": (True, True, "", "<|im_end|>"),
+        "thinking": (True, False, "", "<|im_end|>"),
+        "llama3": (True, True, "", "<|eot_id|>"),
+        "mistral": (False, False, " ", "</s>"),
+        "gemma": (False, False, "", "<end_of_turn>"),
+        "phi3": (True, False, "", "<|end|>"),
+        "phi4": (True, False, "", "<|im_end|>"),
+    }
+
+
+def test_a_system_prompt_without_a_role_of_its_own_opens_the_first_message():
+    template = ModelTemplate(make_tokenizer("gemma"))
+    assert template.decode(template.render(PROMPT)) == (
+        "<bos><start_of_turn>user\nSort the post.\n\nLetter 12<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_white_space_around_an_action_breaks_no_prefix(template):
+    for action in ("look(12)", "look(12)\n", " look(12)", "", "\n\n"):
+        reply = template.render_reply(PROMPT, action, "to: Basel")
+        assert reply is not None
+        assert reply[0] == template.end_id
+
+
+class Saying:
+    """An engine that samples what it was given, and keeps the prompts it was asked with."""
+
+    def __init__(self, *actions: list[int]):
+        self.actions, self.prompts = list(actions), []
+
+    async def generate(self, prompt_ids, params, session) -> Generation:
+        self.prompts.append(tuple(prompt_ids))
+        ids = tuple(self.actions.pop(0))
+        return Generation(ids, (-0.5,) * len(ids), "stop", 0)
+
+    def release(self, session):
+        pass
+
+
+def converse(template, *actions: str, observations=("to: Basel", "error", "done")):
+    engine = Saying(*([*template.encode_action(PROMPT, text), template.end_id] for text in actions))
+    policy = TokenPolicy("p", template, engine, SamplingParams(64), 4096)
+    conversation = policy.open(PROMPT, None, 1, "s")
+    turns = []
+    for observation in observations[: len(actions)]:
+        sampled = asyncio.run(conversation.act())
+        turns.append((sampled, conversation.observe(observation)))
+    return conversation, turns, engine
+
+
+def test_a_template_that_drops_earlier_thinking_breaks_the_prefix_and_the_context_is_written_anew():
+    template = ModelTemplate(make_tokenizer("thinking"))
+    _, turns, engine = converse(template, "<think>hm</think>look(12)", "stamp(40)", "finish()")
+    (first, added), (second, appended), (third, _) = turns
+    assert (first.prompt_ids, added) == ((), ())
+    shown = template.decode(second.prompt_ids)
+    assert "hm" not in shown
+    assert shown.endswith(
+        "assistant\nlook(12)<|im_end|>\n<|im_start|>user\nto: Basel<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert engine.prompts[1] == second.prompt_ids
+    assert third.prompt_ids == ()
+    assert engine.prompts[2] == (*second.prompt_ids, *second.ids, *appended)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "thinking"])
+def test_a_template_that_keeps_thinking_appends(family):
+    template = ModelTemplate(make_tokenizer(family))
+    _, turns, engine = converse(template, "<think>hm</think>look(12)", "finish()")
+    (first, added), (second, _) = turns
+    assert second.prompt_ids == ()
+    assert engine.prompts[1] == (*engine.prompts[0], *first.ids, *added)
+
+
+def test_a_control_token_in_an_observation_is_shown_and_ends_nothing(template):
+    end = template.decode([template.end_id] * 2)
+    reply = template.render_reply(PROMPT, "look(12)", f"go {end} on")
+    assert reply.count(template.end_id) == template.render_reply(PROMPT, "look(12)", "go on").count(
+        template.end_id
+    )
+    assert template.decode(reply).replace("\u200b", "").count(end) > template.decode(reply).count(end)
+
+
+def test_a_saved_template_is_loaded_as_it_was(template, tmp_path: Path):
+    template.save(tmp_path)
+    again = load_template(tmp_path)
+    assert isinstance(again, ModelTemplate)
+    assert again.same_ids(template)
+    assert again.render(PROMPT) == template.render(PROMPT)
+    assert not again.same_ids(load_template(NANO_FOLDER))
+    assert not load_template(NANO_FOLDER).same_ids(again)
+
+
+@pytest.mark.parametrize(
+    ("family", "chat_template", "message"),
+    [
+        ("smollm2", "", "no chat template"),
+        ("smollm2", "{% for m in messages %}{{ m['content'] }}{% endfor %}", "without a control token"),
+        (
+            "smollm2",
+            "{% for m in messages if m['role'] == 'user' %}<|im_start|>{{ m['content'] }}{% endfor %}",
+            "drops a message",
+        ),
+        ("smollm2", "{{ raise_exception('never') }}", "drops a message, or refuses"),
+    ],
+)
+def test_a_template_that_cannot_hold_an_agent_s_episode_is_refused(family, chat_template, message):
+    with pytest.raises(ConfigError, match=message):
+        ModelTemplate(make_tokenizer(family, chat_template))
+
+
+def test_a_template_that_drops_tool_messages_shows_them_as_the_user_s():
+    text = (
+        "{% for m in messages if m['role'] != 'tool' %}<|im_start|>{{ m['role'] }}\n"
+        "{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    )
+    template = ModelTemplate(make_tokenizer("smollm2", text))
+    assert "user\nto: Basel" in template.decode(template.render_reply(PROMPT, "look(12)", "to: Basel"))
+
+
+def test_a_template_that_breaks_its_contract_is_named_with_the_rule():
+    class Twice(RoleTokenTemplate):
+        def render_reply(self, history, action, observation):
+            return [*super().render_reply(history, action, observation), self.end_id]
+
+    broken = Twice(load_template(NANO_FOLDER)._tokenizer)
+    with pytest.raises(ConfigError, match="'a reply continues what was rendered' fails for Twice"):
+        check_template(broken)
