@@ -172,6 +172,20 @@ def test_the_kl_as_a_cost_is_taken_from_the_turn_that_strayed():
     assert cheaper.reward == pytest.approx(1.0 - 0.5 * sum(far))
 
 
+def test_the_kl_as_a_cost_does_not_change_where_the_same_context_is_in_two_rows():
+    learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=5).double())
+    reference = new_nano(64, hidden=32, feed_forward=48, heads=2, seed=6).double()
+    whole = attempt("t", (10, 11, 1), (12, 1))
+    first, second = whole.turns
+    context = (*whole.prompt_ids, *first.action_ids, *first.observation_ids)
+    parted = replace(
+        whole, id="p", turns=(replace(first, observation_ids=()), replace(second, prompt_ids=context))
+    )
+    group = TrajectoryGroup("g", TASK, (whole, attempt("u", (7,)), parted))
+    one, _, two = subtract_kl([group], learner, reference, 0.5)[0].trajectories
+    assert [turn.reward for turn in two.turns] == pytest.approx([turn.reward for turn in one.turns])
+
+
 def test_a_model_s_own_logprobs_are_those_of_the_plain_forward_pass():
     import torch
 

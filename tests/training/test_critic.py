@@ -83,6 +83,36 @@ def test_the_state_an_episode_was_cut_in_comes_after_its_last_reply():
     assert [at for at, marked in enumerate(row.action_mask) if marked] == [2, 6]
 
 
+def test_states_of_a_context_that_was_written_anew_are_in_a_row_of_their_own():
+    episode = played("t", ((10, 11), 0.0), ((12, 1), 1.0), stop=StopReason.max_turns)
+    first, second = episode.turns
+    episode = replace(
+        episode, turns=(replace(first, observation_ids=()), replace(second, prompt_ids=(4, 5, 6)))
+    )
+    rows = state_segments(episode, "turn", cut=True)
+    assert [row.ids for row in rows] == [(2, 3, 10, 11), (4, 5, 6, 12, 1, 8, 9, 0)]
+    marked = [[at for at, marked in enumerate(row.action_mask) if marked] for row in rows]
+    assert marked == [[2], [3, 7]]
+
+
+def test_a_critic_s_credit_is_the_same_in_one_row_as_in_two_of_the_same_context():
+    whole = played("t", ((10, 11), 0.5), ((12, 1), 1.0))
+    first, second = whole.turns
+    context = (*whole.prompt_ids, *first.action_ids, *first.observation_ids)
+    parted = replace(whole, turns=(replace(first, observation_ids=()), replace(second, prompt_ids=context)))
+    other = played("u", ((7,), 0.25))
+    found = []
+    for episode in (whole, parted):
+        made = critic()
+        torch.nn.init.normal_(made.head.weight, generator=torch.Generator().manual_seed(1))
+        rows, metrics = credit(made)([TrajectoryGroup("g", TASK, (episode, other))])
+        given = [a for row in rows for a, acted in zip(row.advantages, row.action_mask, strict=True) if acted]
+        found.append((given, metrics["critic/explained_variance"]))
+    assert len(found[0][0]) == 5
+    assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
+    assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
+
+
 def test_values_are_the_head_s_at_the_last_token_of_each_state():
     made = critic()
     torch.nn.init.normal_(made.head.weight, generator=torch.Generator().manual_seed(1))

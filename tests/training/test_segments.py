@@ -54,6 +54,28 @@ def test_every_action_is_a_span_of_its_own_and_nothing_else_is_trained():
     assert sum(segment.action_mask) == 7
 
 
+def test_where_the_context_was_written_anew_a_row_begins_that_holds_no_more_than_that_context():
+    played = trajectory(
+        turn([10, 11]),
+        replace(turn([12, 1], [7]), prompt_ids=(2, 8, 3)),
+        turn([13, 1], [6]),
+        replace(turn([14, 1]), prompt_ids=(2, 9)),
+    )
+    rows = make_segments(played, [0.5, -1.0, 2.0, 3.0])
+    assert [row.ids for row in rows] == [
+        (2, 3, 4, 10, 11),
+        (2, 8, 3, 12, 1, 7, 13, 1),
+        (2, 9, 14, 1),
+    ]
+    assert [[int(m) for m in row.action_mask] for row in rows] == [
+        [0, 0, 0, 1, 1],
+        [0, 0, 0, 1, 1, 0, 1, 1],
+        [0, 0, 1, 1],
+    ]
+    assert rows[1].advantages == (0, 0, 0, -1, -1, 0, 2, 2)
+    assert {row.trajectory_id for row in rows} == {"t"}
+
+
 def test_ids_equal_to_pad_or_end_are_masked_by_position_not_by_value():
     (segment,) = make_segments(trajectory(turn([0, 1, 0], [1, 0]), turn([0]), prompt_ids=(0, 1)), [1.0, 1.0])
     assert [int(m) for m in segment.action_mask] == [0, 0, 1, 1, 1, 0, 0, 1]

@@ -2,8 +2,8 @@
 
 A decode step of a small policy is many small operations, which a second thread hardly speeds up; a second
 process nearly doubles them. The surprising choice: the weights travel with every job. Five megabytes cost
-milliseconds, and no player can act on weights that are being changed. A policy of hundreds of megabytes is not
-sent: its operations are large, and threads serve it well.
+milliseconds, and no player can act on weights that are being changed. A policy of hundreds of megabytes is
+not sent: its operations are large, and threads serve it well.
 """
 
 from __future__ import annotations

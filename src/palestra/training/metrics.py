@@ -29,6 +29,7 @@ def summarize_groups(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "format/compliance": mean(float(turn.facts.parse_tier != "error") for turn in turns),
         "actions/invalid": sum(not turn.facts.valid for turn in turns) / len(scored),
         "actions/repeated": sum(turn.facts.repeated for turn in turns) / len(scored),
+        "context/prefix_breaks": sum(bool(turn.prompt_ids) for turn in turns) / len(scored),
         "actions/distinct_sequences": len({_sequence(t) for t in scored}) / len(scored),
     }
     sampled = [value for turn in turns for value in turn.sampled_logprobs]

@@ -122,9 +122,9 @@ def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Traje
     """
     history, turns = list(trajectory.prompt), list[Turn]()
     written_anew: tuple[int, ...] = ()
-    for turn in trajectory.turns:
+    for number, turn in enumerate(trajectory.turns, start=1):
         action = (*template.encode_action(history, turn.action), template.end_id)
-        is_last = turn is trajectory.turns[-1]
+        is_last = number == len(trajectory.turns)
         added = () if is_last else template.render_reply(history, turn.action, turn.observation)
         history += [Message("assistant", turn.action), Message("tool", turn.observation)]
         turns.append(
