@@ -17,6 +17,7 @@ import typer
 
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
+from palestra.cli.masking import masks
 from palestra.cli.preferring import dpo, reward_model
 from palestra.cli.rescoring import rescore
 from palestra.cli.results import doctor, parse, report
@@ -36,7 +37,13 @@ TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetens
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train": {"train": train, "collect": collect, "sft": sft, "dpo": dpo, "reward-model": reward_model},
-    "Look at results": {"eval": evaluate, "report": report, "doctor": doctor, "rescore": rescore},
+    "Look at results": {
+        "eval": evaluate,
+        "report": report,
+        "doctor": doctor,
+        "masks": masks,
+        "rescore": rescore,
+    },
     "Worlds": {"envs": envs, "play": play, "init": init, "parse": parse},
 }
 """Every verb by the heading it has in ``palestra --help``."""

@@ -15,7 +15,6 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load, save
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 from palestra.errors import ConfigError, StoreError
 from palestra.policy.chat import ChatTemplate, RoleTokenTemplate
@@ -32,7 +31,7 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 def find_model(name: str) -> Path:
     """The folder of a model: ``nano``, ``smollm2``, a folder, or a hub id such as ``org/model``.
 
-    Only a hub id is looked for on the network, and only if it is not in Hugging Face's cache.
+    Only a hub id is looked for on the network, and by the command only with ``HF_HUB_OFFLINE=0``.
 
     Raises:
         ConfigError: there is no such model, or it cannot be fetched.
@@ -46,7 +45,8 @@ def find_model(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=_FILES))
     except Exception as error:  # a dozen kinds: no such model, no network, no permission, no space
         raise ConfigError(
-            f"policy.model {name!r} is no folder, and cannot be fetched from the Hugging Face hub: {error}"
+            f"policy.model {name!r} is no folder, and cannot be fetched from the Hugging Face hub: {error}\n"
+            "The command fetches nothing unless it is told to: set HF_HUB_OFFLINE=0 for the first start."
         ) from error
 
 
@@ -62,7 +62,6 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, ChatTemplate]:
             f"No model.safetensors and config.json in {folder}. Name a folder that a training run or "
             "checkpoint wrote, or one of a Hugging Face causal language model."
         )
-    disable_progress_bar()  # loading takes a second, and the bar goes through our own lines
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     except Exception as error:  # each of the libraries raises its own kind

@@ -114,7 +114,7 @@ def _turn_from_dict(record: Mapping[str, Any]) -> Turn:
             "action_ids": tuple(record["action_ids"]),
             "sampled_logprobs": tuple(record["sampled_logprobs"]),
             "observation_ids": tuple(record["observation_ids"]),
-            "prompt_ids": tuple(record["prompt_ids"]),
+            "prompt_ids": tuple(record.get("prompt_ids", ())),
         }
     )
 

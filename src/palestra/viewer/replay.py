@@ -36,7 +36,7 @@ def trajectory_text(trajectory: Trajectory) -> RenderableType:
 def _turn(at: int, turn: Turn) -> list[RenderableType]:
     head = Text.assemble("\n", (f"turn {at}", "bold"))
     for words, tone in badges(turn):
-        head.append_text(Text.assemble("  ", (_visible(words), _STYLES[tone])))
+        head.append_text(Text.assemble("  ", (visible(words), _STYLES[tone])))
     return [
         head,
         Padding(_text(turn.action, "cyan"), (0, 0, 0, 2)),
@@ -51,9 +51,9 @@ def _ending(trajectory: Trajectory) -> Text:
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(_visible(text), style=style)
+    return Text(visible(text), style=style)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """``text`` with the control characters a terminal obeys replaced by their pictures."""
     return "".join(chr(0x2400 + ord(char)) if char < " " and char not in "\n\t" else char for char in text)
