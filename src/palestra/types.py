@@ -162,6 +162,8 @@ class Facts:
     """The injected disturbance the agent saw in this turn."""
     success: bool = False
     """``verify(state)`` after the turn. The only meaning of success."""
+    key_records: tuple[str, ...] = ()
+    """What of its reply the world marks as worth keeping once that is out of sight: ids, amounts ..."""
     state_hash: str = ""
     """Hash of the state after the turn, for credit anchored at equal states."""
     cost: float = 1.0

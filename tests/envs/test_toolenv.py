@@ -169,6 +169,27 @@ def test_info_holds_exactly_the_facts() -> None:
     )
 
 
+def test_what_a_tool_marks_is_in_the_facts_of_its_turn_and_a_refused_call_marks_nothing() -> None:
+    class Marked(Safe):
+        @tool
+        def read_note(self, colour: Literal["red", "blue"]) -> str:
+            """Read a note."""
+            self.key_record(f"code {self.state.code}")
+            if colour == "blue":
+                raise ToolError("it is torn")
+            self.state.read.add(colour)
+            return f"code {self.state.code}"
+
+    world = Marked()
+    turns = play(
+        world,
+        world.make_task(7),
+        [render_call(call("read_note", colour=colour)) for colour in ("blue", "red", "red")] + ["hm"],
+    )
+    code = world.state.code
+    assert [turn.info["key_records"] for turn in turns] == [(), (f"code {code}",), (f"code {code}",), ()]
+
+
 def test_success_pays_one_on_the_closing_turn_only() -> None:
     env = started()
     rewards = [env.step(render_call(made))[1] for made in list(env.oracle(env.state))]

@@ -13,7 +13,7 @@ from palestra.policy.checks import check_template
 from palestra.policy.model_chat import ModelTemplate
 from palestra.policy.models import load_template
 from palestra.policy.nano import NANO_FOLDER
-from palestra.types import Message
+from palestra.types import Facts, Message
 
 PROMPT = [Message("system", "Sort the post."), Message("user", "Letter 12")]
 
@@ -102,12 +102,12 @@ class Saying:
 
 def converse(template, *actions: str, observations=("to: Basel", "error", "done")):
     engine = Saying(*([*template.encode_action(PROMPT, text), template.end_id] for text in actions))
-    policy = TokenPolicy("p", template, engine, SamplingParams(64), 4096)
+    policy = TokenPolicy("p", template, engine, SamplingParams(64))
     conversation = policy.open(PROMPT, None, 1, "s")
     turns = []
     for observation in observations[: len(actions)]:
         sampled = asyncio.run(conversation.act())
-        turns.append((sampled, conversation.observe(observation)))
+        turns.append((sampled, conversation.observe(observation, Facts())))
     return conversation, turns, engine
 
 

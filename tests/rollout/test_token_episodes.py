@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palestra.policy import Generation, SamplingParams, TokenPolicy
+from palestra.policy import ContextWindow, Generation, SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import new_nano, train_tokenizer
@@ -72,7 +72,9 @@ class LongHeader:
 
 
 def play(world, template, engine, *, context_tokens: int = 500, max_tokens: int = 8):
-    policy = TokenPolicy("p", template, engine, SamplingParams(max_tokens), context_tokens)
+    policy = TokenPolicy(
+        "p", template, engine, SamplingParams(max_tokens), ContextWindow(context_tokens - max_tokens)
+    )
     return asyncio.run(run_episode(world, TASK, policy, Limits(), EpisodeKey("t", 1)))
 
 

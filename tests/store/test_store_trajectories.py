@@ -31,7 +31,11 @@ TASK = Task("w/train/1", "w", "train", 1, "prenota è", {"difficulty": [1, {"x":
 def make_group(index: int, task: Task = TASK, attempts: int = 2) -> TrajectoryGroup:
     ids = [f"rl/1/{index}/{attempt}" for attempt in range(attempts)]
     turn = Turn(
-        Action("book"), "ok", Facts(parameters={"room": 4}), action_ids=(5, 2), sampled_logprobs=(-0.5, -2.0)
+        Action("book"),
+        "ok",
+        Facts(parameters={"room": 4}, key_records=("room 4",)),
+        action_ids=(5, 2),
+        sampled_logprobs=(-0.5, -2.0),
     )
     prompt = (Message("system", "You act."), Message("user", task.prompt))
     return TrajectoryGroup(

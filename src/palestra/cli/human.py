@@ -16,7 +16,7 @@ from rich.console import Console
 from palestra.actions import ActionFormat, render_call
 from palestra.envs import ToolEnv
 from palestra.policy import Sampled
-from palestra.types import Message, ToolCall, ToolSpec
+from palestra.types import Facts, Message, ToolCall, ToolSpec
 
 HELP = "An action: tool key=value ..., or JSON. Also: tools, help, quit."
 
@@ -80,7 +80,7 @@ class HumanPolicy:
             except ValueError as answer:
                 self._console.print(str(answer), style="yellow", markup=False, highlight=False)
 
-    def observe(self, text: str) -> tuple[int, ...]:
+    def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
         """The narrator has shown it."""
         return ()
 

@@ -111,6 +111,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.action_space = UnicodeText(_MAX_ACTION)
         self._task: Task | None = None
         self._finished = False
+        self._key_records: list[str] = []
 
     # What an author writes -------------------------------------------------------------------------------
 
@@ -137,6 +138,13 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
     def oracle(self, state: State) -> Iterator[ToolCall]:
         """Lazily yield the right actions from ``state`` on; re-entrant, so asking anew each turn re-plans."""
         return iter(())
+
+    def key_record(self, text: str) -> None:
+        """Mark, in a tool, what of its reply is worth keeping once the reply is out of the agent's sight.
+
+        Only what the reply says, or the agent would learn it for nothing.
+        """
+        self._key_records.append(text)
 
     # What the toolkit derives ----------------------------------------------------------------------------
 
@@ -242,6 +250,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
                 f"{self.name}: the episode is {'over' if self._task else 'not started'}; call reset"
             )
         before = self._hash
+        self._key_records = []
         reply = self._reply(action)
         self._hash = state_hash(self.state) if reply.error is None else before
         repeated = self._is_repeat(before, action, reply.call)
@@ -259,6 +268,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             new_milestones=self._new_milestones() if counts else (),
             repeated=repeated,
             success=success,
+            key_records=tuple(self._key_records) if reply.error is None else (),
             state_hash=self._hash,
         )
         if reply.call and reply.error is None:

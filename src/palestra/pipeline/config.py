@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from palestra.actions import ActionFormat
 from palestra.monitor import GuardAction
+from palestra.policy import ContextMode
 from palestra.rewards import DEFAULT_WEIGHTS, PREFERENCE, PREFERENCE_WEIGHT
 
 
@@ -36,6 +37,12 @@ class PolicyConfig(_Section):
     model: str = Field("nano", description="`nano`, `smollm2`, a folder, or a hub model `owner/model`.")
     context_tokens: int = Field(1536, ge=64, description="Most tokens of an episode.")
     action_tokens: int = Field(64, ge=1, description="Most sampled tokens of one action.")
+    context: ContextMode = Field(
+        "full",
+        description="Older turns that no longer fit context_tokens: `full` ends the episode, `window` drops "
+        "them, `summary` keeps a line of each.",
+    )
+    raw_turns: int = Field(2, ge=0, description="Latest turns shown as they were where older are shortened.")
     threads: int = Field(2, ge=1, description="CPU threads for learning; as many processes play.")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig
-from palestra.pipeline.model_parts import LoadedPolicy, load_start
+from palestra.pipeline.model_parts import LoadedPolicy, context_window, load_start
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.training import (
@@ -62,9 +62,9 @@ def imitate_groups(
     rate: float,
 ) -> tuple[list[Segment], Learner]:
     """Train the loaded policy on every trajectory of ``groups``; metrics go to the run under ``stage``."""
-    section = workshop.config.sft
+    section, window = workshop.config.sft, context_window(workshop.config.policy)
     tokenized = [
-        trajectory if trajectory.prompt_ids else tokenize_trajectory(trajectory, loaded.template)
+        trajectory if trajectory.prompt_ids else tokenize_trajectory(trajectory, loaded.template, window)
         for group in groups
         for trajectory in group.trajectories
     ]

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from palestra.errors import ConfigError
-from palestra.pipeline.config import RunConfig
+from palestra.pipeline.config import PolicyConfig, RunConfig
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
-from palestra.policy import ChatTemplate, SamplingParams, TokenPolicy
+from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, TokenPolicy
 from palestra.policy.local import LocalEngine
 from palestra.policy.models import find_model, load_policy, load_template
 from palestra.store import RunFolder
@@ -29,6 +29,11 @@ from palestra.training import (
     load_critic,
     load_reward_model,
 )
+
+
+def context_window(section: PolicyConfig) -> ContextWindow:
+    """What a policy is shown before an action of the most tokens."""
+    return ContextWindow(section.context_tokens - section.action_tokens, section.context, section.raw_turns)
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,10 @@ class LoadedPolicy:
 
     def policy(self, name: str, temperature: float, version: int | None = None) -> TokenPolicy:
         """The policy at a temperature; 0 is greedy. ``version`` is told once the weights have moved on."""
-        section = self.config.policy
-        params = SamplingParams(max_tokens=section.action_tokens, temperature=temperature)
+        params = SamplingParams(max_tokens=self.config.policy.action_tokens, temperature=temperature)
         version = self.version if version is None else version
-        return TokenPolicy(name, self.template, self.engine, params, section.context_tokens, version)
+        window = context_window(self.config.policy)
+        return TokenPolicy(name, self.template, self.engine, params, window, version)
 
     def learner(self) -> Learner:
         """A fresh optimiser over the model, for imitation."""

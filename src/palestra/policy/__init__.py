@@ -15,10 +15,13 @@ from palestra.policy.scripted import (
     random_script,
     replay_script,
 )
+from palestra.policy.transcript import ContextMode, ContextWindow, Transcript
 
 __all__ = [
     "BUILTIN_MODELS",
     "ChatTemplate",
+    "ContextMode",
+    "ContextWindow",
     "Conversation",
     "Engine",
     "Generation",
@@ -29,6 +32,7 @@ __all__ = [
     "Script",
     "ScriptedPolicy",
     "TokenPolicy",
+    "Transcript",
     "check_model_name",
     "is_hub_id",
     "oracle_script",

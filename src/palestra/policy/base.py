@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from palestra.policy.chat import ChatTemplate
 from palestra.policy.engine import Engine, SamplingParams
-from palestra.types import FinishReason, Message
+from palestra.policy.transcript import ContextWindow, Transcript
+from palestra.types import Facts, FinishReason, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Conversation(Protocol):
     async def act(self) -> Sampled:
         """The next action."""
 
-    def observe(self, text: str) -> tuple[int, ...]:
-        """Take in the world's reply; returns the ids it added."""
+    def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
+        """Take in the world's reply and what happened; returns the ids it added."""
 
     def close(self) -> None:
         """The episode is over."""
@@ -81,7 +82,8 @@ class TokenPolicy:
     engine: Engine
     params: SamplingParams
     """Length and temperature of every action; the seed is set per turn."""
-    context_tokens: int = 2048
+    window: ContextWindow = ContextWindow()  # noqa: RUF009  (frozen)
+    """How much is shown before an action, so that its most tokens still fit the engine's context."""
     version: int = 0
     """Updates behind the engine's weights when this policy was made."""
 
@@ -91,50 +93,35 @@ class TokenPolicy:
 
 
 class TokenConversation:
-    """One episode's tokens: as sampled and as rendered, appended; rewritten only where the template does."""
+    """One episode's tokens: a transcript of what was sampled and rendered."""
 
     def __init__(self, policy: TokenPolicy, prompt: Sequence[Message], seed: int, session: str) -> None:
         """Render the prompt."""
         self._policy, self._seed, self._session = policy, seed, session
-        self._history = list(prompt)
-        self._ids = list(policy.template.render(prompt))
-        self.prompt_ids = tuple(self._ids)
-        self._anew: tuple[int, ...] = ()
+        self._transcript = Transcript(policy.template, policy.window, prompt)
+        self.prompt_ids = tuple(self._transcript.ids)
         self._action = ""
         self._turn = 0
 
-    def room(self) -> int:
+    def room(self) -> int | None:
         """Tokens left in the context once the next action took its most."""
-        return self._policy.context_tokens - len(self._ids) - self._policy.params.max_tokens
+        most = self._policy.window.tokens
+        return None if most is None else most - len(self._transcript.ids)
 
     async def act(self) -> Sampled:
         """Sample the next action; its seed depends on the episode and the turn alone."""
         params = SamplingParams(
             self._policy.params.max_tokens, self._policy.params.temperature, self._seed * 1_000 + self._turn
         )
-        generation = await self._policy.engine.generate(self._ids, params, self._session)
+        generation = await self._policy.engine.generate(self._transcript.ids, params, self._session)
         self._turn += 1
-        self._ids += generation.ids
         self._action = self._policy.template.decode(generation.ids)
-        anew, self._anew = self._anew, ()
+        anew = self._transcript.act(generation.ids)
         return Sampled(self._action, generation.finish_reason, generation.ids, generation.logprobs, anew)
 
-    def observe(self, text: str) -> tuple[int, ...]:
-        """Append the reply; an action cut short is closed by an end token that nobody sampled.
-
-        At a prefix break nothing is appended: the conversation is rendered anew.
-        """
-        template = self._policy.template
-        added = template.render_reply(self._history, self._action, text)
-        self._history += [Message("assistant", self._action), Message("tool", text)]
-        if added is None:
-            self._ids = list(template.render(self._history))
-            self._anew = tuple(self._ids)
-            return ()
-        if self._ids[-1] == template.end_id:
-            added = added[1:]
-        self._ids += added
-        return tuple(added)
+    def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
+        """Append the reply; nothing is appended where the conversation was rendered anew."""
+        return self._transcript.observe(self._action, text, facts)
 
     def close(self) -> None:
         """Let the engine forget the episode."""

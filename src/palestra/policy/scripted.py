@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from palestra.errors import WorldError
 from palestra.policy.base import Sampled
-from palestra.types import Message, ToolCall, ToolSpec
+from palestra.types import Facts, Message, ToolCall, ToolSpec
 
 
 class ScriptableWorld(Protocol):
@@ -116,7 +116,7 @@ class ScriptedConversation:
         self._earlier.append(text)
         return Sampled(text)
 
-    def observe(self, text: str) -> tuple[int, ...]:
+    def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
         """Scripts read the world instead."""
         return ()
 

@@ -142,7 +142,7 @@ async def _take_turns(
             prompt_ids=sampled.prompt_ids,
         )
         if not terminated:  # where the world cut it, a critic values the state it was cut in
-            turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation))
+            turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation, turn.facts))
         record.turns.append(turn)
         if terminated:
             return StopReason.terminated

@@ -110,7 +110,13 @@ def _turn_from_dict(record: Mapping[str, Any]) -> Turn:
     return Turn(
         **{
             **record,
-            "facts": Facts(**{**facts, "new_milestones": tuple(facts["new_milestones"])}),
+            "facts": Facts(
+                **{
+                    **facts,
+                    "new_milestones": tuple(facts["new_milestones"]),
+                    "key_records": tuple(facts.get("key_records", ())),
+                }
+            ),
             "action_ids": tuple(record["action_ids"]),
             "sampled_logprobs": tuple(record["sampled_logprobs"]),
             "observation_ids": tuple(record["observation_ids"]),

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Literal
 
 from palestra.errors import ConfigError
-from palestra.policy import ChatTemplate
-from palestra.types import Message, Segment, Trajectory, Turn
+from palestra.policy import ChatTemplate, ContextWindow, Transcript
+from palestra.types import Segment, Trajectory, Turn
 
 CreditUnit = Literal["turn", "token"]
 """What gets an advantage of its own."""
@@ -115,26 +115,28 @@ def judged_segment(trajectory: Trajectory) -> Segment:
     return Segment(trajectory.id, (*whole.ids, 0), (*(False for _ in whole.ids), True), zeros, zeros)
 
 
-def tokenize_trajectory(trajectory: Trajectory, template: ChatTemplate) -> Trajectory:
+def tokenize_trajectory(
+    trajectory: Trajectory, template: ChatTemplate, window: ContextWindow | None = None
+) -> Trajectory:
     """A scripted episode with the ids a policy would have had: actions encoded with their end token.
 
     Log-probabilities are 0.0: nobody sampled these ids, and imitation does not read them.
     """
-    history, turns = list(trajectory.prompt), list[Turn]()
-    written_anew: tuple[int, ...] = ()
+    transcript = Transcript(template, window or ContextWindow(), trajectory.prompt)
+    prompt_ids, turns = tuple(transcript.ids), list[Turn]()
     for number, turn in enumerate(trajectory.turns, start=1):
-        action = (*template.encode_action(history, turn.action), template.end_id)
+        action = transcript.encode_action(turn.action)
+        anew = transcript.act(action)
         is_last = number == len(trajectory.turns)
-        added = () if is_last else template.render_reply(history, turn.action, turn.observation)
-        history += [Message("assistant", turn.action), Message("tool", turn.observation)]
         turns.append(
             replace(
                 turn,
                 action_ids=action,
                 sampled_logprobs=(0.0,) * len(action),
-                observation_ids=tuple((added or ())[1:]),  # its first id is the end token
-                prompt_ids=written_anew,
+                observation_ids=()
+                if is_last
+                else transcript.observe(turn.action, turn.observation, turn.facts),
+                prompt_ids=anew,
             )
         )
-        written_anew = tuple(template.render(history)) if added is None else ()
-    return replace(trajectory, prompt_ids=tuple(template.render(trajectory.prompt)), turns=tuple(turns))
+    return replace(trajectory, prompt_ids=prompt_ids, turns=tuple(turns))
