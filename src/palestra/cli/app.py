@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # of transformers too: loading takes no time worth a bar
 }
 """Read by libraries when they load; a value that the user has set stays."""
-TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib"})
+TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib", "peft"})
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train": {"train": train, "collect": collect, "sft": sft, "dpo": dpo, "reward-model": reward_model},

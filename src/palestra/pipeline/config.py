@@ -31,6 +31,16 @@ class WorldConfig(_Section):
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
 
 
+class LoraConfig(_Section):
+    """An adapter that is trained in place of the weights."""
+
+    rank: int = Field(16, ge=1, description="Rank of what is added to each layer.")
+    alpha: float = Field(32.0, gt=0, description="What is added counts alpha / rank times.")
+    targets: tuple[str, ...] = Field(
+        (), description="Linear layers, such as `q_proj`; none means all but the output."
+    )
+
+
 class PolicyConfig(_Section):
     """What acts and learns."""
 
@@ -43,6 +53,9 @@ class PolicyConfig(_Section):
         "them, `summary` keeps a line of each.",
     )
     raw_turns: int = Field(2, ge=0, description="Latest turns shown as they were where older are shortened.")
+    lora: LoraConfig | None = Field(
+        None, description="Train an adapter beside frozen weights, `{}` for the defaults; null trains all."
+    )
     threads: int = Field(2, ge=1, description="CPU threads for learning; as many processes play.")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline.learning import final_stage
-from palestra.pipeline.model_parts import load_stage
+from palestra.pipeline.model_parts import load_judging
 from palestra.pipeline.preferring import (
     PAIRS_FILE,
     describe,
@@ -95,7 +95,7 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
         )
     config = workshop.config
     start = final_stage(workshop)
-    loaded = load_stage(workshop.run, start, config)
+    loaded = load_judging(workshop.run, start, config)
     pairs = stored_pairs(workshop.run, loaded.template, options.margin)
     known, held_out = split_by_task(pairs, options.held_out, config.seed)
     workshop.reporter.line(f"{describe(pairs)}; {len(held_out)} are held out; starting from {start}")

@@ -22,7 +22,7 @@ from palestra.pipeline.config import GateConfig
 from palestra.pipeline.curriculum import Curriculum, weigh
 from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
-from palestra.pipeline.model_parts import LoadedPolicy, load_stage, make_critic
+from palestra.pipeline.model_parts import LoadedPolicy, load_learning, load_reference, load_stage, make_critic
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy
@@ -86,7 +86,7 @@ def reinforce(workshop: Workshop) -> dict[str, Any]:
     def pick(update: int) -> list[Task]:
         return workshop.train_tasks(config.rl.tasks_per_update, f"rl:{update}", curriculum.difficulty)
 
-    loaded = load_stage(workshop.run, "sft", config)
+    loaded = load_learning(workshop.run, "sft", config)
     return _train(workshop, "rl", config.rl.updates, loaded, pick, curriculum)
 
 
@@ -95,7 +95,7 @@ def mine(workshop: Workshop) -> dict[str, Any]:
     config, result = workshop.config, dict[str, Any]()
     for number in range(1, config.mine.rounds + 1):
         stage = f"mine{number}"
-        loaded = load_stage(workshop.run, final_stage(workshop, before=stage), config)
+        loaded = load_learning(workshop.run, final_stage(workshop, before=stage), config)
         pool = workshop.train_tasks(config.mine.tasks, stage)
         measured = workshop.play(
             loaded.policy("rl", config.rl.temperature),
@@ -213,7 +213,7 @@ def _train(
             learner=loaded.rl_learner(),
             engine=loaded.engine,
             template=loaded.template,
-            reference=load_stage(workshop.run, "sft", workshop.config).model if loss.kl_weight else None,
+            reference=load_reference(workshop.run, loaded),
             make_rows=make_rows(workshop.config, critic, controls),
             critic=critic,
             make_loss=make_loss(workshop.config),

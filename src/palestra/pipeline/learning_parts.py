@@ -39,6 +39,7 @@ def check_learning(config: RunConfig) -> None:
     _check_credit(config, algorithm)
     _check_negative(config, algorithm)
     _check_guards(config)
+    _check_lora(config)
     if algorithm.critic is None and config.critic != CriticConfig():
         raise ConfigError(
             f"rl.algorithm {config.rl.algorithm!r} has no critic; leave the critic section out."
@@ -60,6 +61,18 @@ def check_learning(config: RunConfig) -> None:
         )
     if algorithm.critic is not None and config.critic.warmup >= config.rl.updates > 0:
         raise ConfigError("critic.warmup is not under rl.updates: the policy would never learn.")
+
+
+def _check_lora(config: RunConfig) -> None:
+    """Muon makes an update of full rank, which is not what an adapter's two narrow matrices are for."""
+    named = {"sft.optimizer": config.sft.optimizer, "rl.optimizer": config.rl.optimizer}
+    wrong = [key for key, optimizer in named.items() if optimizer != "adamw"]
+    if config.policy.lora is not None and wrong:
+        raise ConfigError(
+            f"policy.lora trains with adamw, and {' and '.join(wrong)} is muon: set "
+            f"{', '.join(f'{key}=adamw' for key in wrong)} and smaller rates, such as "
+            "sft.learning_rate=0.001, rl.learning_rate=0.0002 and rl.final_learning_rate=0.00002."
+        )
 
 
 def _check_credit(config: RunConfig, algorithm: Algorithm) -> None:

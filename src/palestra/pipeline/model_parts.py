@@ -11,10 +11,17 @@ from typing import Any
 
 import torch
 
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig, RunConfig
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
 from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, TokenPolicy
+from palestra.policy.adapters import (
+    ADAPTER_FOLDER,
+    LoraSettings,
+    WithoutAdapter,
+    add_adapter,
+    load_adapter,
+)
 from palestra.policy.local import LocalEngine
 from palestra.policy.models import find_model, load_policy, load_template
 from palestra.store import RunFolder
@@ -48,6 +55,8 @@ class LoadedPolicy:
     """Online updates behind the weights when they were loaded."""
     checkpoint: Path | None
     """Where they were loaded from; None for the policy a run starts from."""
+    base: Path | None
+    """Where the weights under an adapter were loaded from; None without one."""
 
     def policy(self, name: str, temperature: float, version: int | None = None) -> TokenPolicy:
         """The policy at a temperature; 0 is greedy. ``version`` is told once the weights have moved on."""
@@ -82,36 +91,80 @@ def make_dpo_learner(loaded: LoadedPolicy) -> Learner:
 def make_critic(loaded: LoadedPolicy) -> Critic | None:
     """The critic of a stage that starts from a loaded policy, if the algorithm has one.
 
-    It goes on from the critic in the policy's checkpoint, or starts as a copy of the policy.
+    It goes on from the critic in the policy's checkpoint, or starts as a copy of the policy. It has an
+    adapter where the policy has one.
     """
     if configured_algorithm(loaded.config).critic is None or loaded.checkpoint is None:
         return None
-    critic = Critic(load_policy(loaded.checkpoint)[0], critic_settings(loaded.config))
+    model, _ = load_policy(loaded.base or loaded.checkpoint)
+    _adapt(model, loaded.config)
+    critic = Critic(model, critic_settings(loaded.config))
     if (loaded.checkpoint / CRITIC_FILE).exists():
         load_critic(loaded.checkpoint, critic)
     return critic
 
 
 def load_start(config: RunConfig) -> LoadedPolicy:
-    """The policy a run starts from."""
+    """The policy a run starts from, ready to be learned on."""
     torch.set_num_threads(config.policy.threads)
-    return _wrap(*load_policy(find_model(config.policy.model)), config, 0, None)
+    model, template = load_policy(find_model(config.policy.model))
+    _adapt(model, config)
+    return _wrap(model, template, config, 0, None)
 
 
 def load_stage(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
-    """The policy of a finished stage: its checkpoint that was best on validation.
+    """The policy of a finished stage, to be played: its checkpoint that was best on validation.
 
     Raises:
         ConfigError: the stage has no checkpoint that is whole.
     """
     torch.set_num_threads(config.policy.threads)
-    found = best_checkpoint(run.path / "checkpoints" / stage)
-    if found is None:
-        raise ConfigError(
-            f"{run.path} has no whole checkpoint of stage {stage!r}; `palestra train --resume` makes one. If "
-            "the stage counts as finished already, delete its file in stages/ first."
-        )
-    return _wrap(*load_policy(found), config, int(checkpoint_state(found)["version"]), found)
+    found = _best(run, stage)
+    return _wrap(*load_policy(found), config, _version(found), found)
+
+
+def load_learning(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
+    """The policy of a finished stage, to be learned on.
+
+    With ``policy.lora`` one adapter lies over the SFT policy in all later stages, so that the SFT policy is
+    the model with the adapter off, whichever stage goes on.
+
+    Raises:
+        ConfigError: a stage has no checkpoint that is whole.
+        StoreError: the adapter cannot be loaded.
+    """
+    if config.policy.lora is None:
+        return load_stage(run, stage, config)
+    torch.set_num_threads(config.policy.threads)
+    base, found = _best(run, "sft"), _best(run, stage)
+    model, template = load_policy(base)
+    _adapt(model, config)
+    if found != base:
+        try:
+            load_adapter(found / ADAPTER_FOLDER, model)
+        except (OSError, RuntimeError) as error:
+            raise StoreError(f"The adapter in {found} cannot be loaded: {error}") from error
+    return _wrap(model, template, config, _version(found), found, base)
+
+
+def load_judging(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
+    """The policy of a finished stage as the start of a reward model, with a fresh adapter if one is set.
+
+    Raises:
+        ConfigError: the stage has no checkpoint that is whole.
+    """
+    loaded = load_stage(run, stage, config)
+    _adapt(loaded.model, config)
+    return loaded
+
+
+def load_reference(run: RunFolder, loaded: LoadedPolicy) -> Any:
+    """The SFT policy that the KL is measured to; None if it counts nothing."""
+    if not loaded.config.loss.kl_weight:
+        return None
+    if loaded.config.policy.lora is not None:
+        return WithoutAdapter(loaded.model)
+    return load_policy(_best(run, "sft"))[0]
 
 
 def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
@@ -132,8 +185,33 @@ def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
     return StoredReward(Path(reward_model).resolve())
 
 
+def _best(run: RunFolder, stage: str) -> Path:
+    found = best_checkpoint(run.path / "checkpoints" / stage)
+    if found is None:
+        raise ConfigError(
+            f"{run.path} has no whole checkpoint of stage {stage!r}; `palestra train --resume` makes one. If "
+            "the stage counts as finished already, delete its file in stages/ first."
+        )
+    return found
+
+
+def _version(checkpoint: Path) -> int:
+    return int(checkpoint_state(checkpoint)["version"])
+
+
+def _adapt(model: Any, config: RunConfig) -> None:
+    lora = config.policy.lora
+    if lora is not None:
+        add_adapter(model, LoraSettings(lora.rank, lora.alpha, lora.targets), config.seed)
+
+
 def _wrap(
-    model: Any, template: ChatTemplate, config: RunConfig, version: int, checkpoint: Path | None
+    model: Any,
+    template: ChatTemplate,
+    config: RunConfig,
+    version: int,
+    checkpoint: Path | None,
+    base: Path | None = None,
 ) -> LoadedPolicy:
     engine = LocalEngine(
         model,
@@ -141,4 +219,4 @@ def _wrap(
         slots=config.rollout.concurrency,
         context_tokens=config.policy.context_tokens,
     )
-    return LoadedPolicy(model, template, engine, config, version, checkpoint)
+    return LoadedPolicy(model, template, engine, config, version, checkpoint, base)

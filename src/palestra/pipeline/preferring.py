@@ -21,7 +21,7 @@ from typing import Any
 from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline.examination import examine
 from palestra.pipeline.learning import final_stage, validated
-from palestra.pipeline.model_parts import load_stage, make_dpo_learner
+from palestra.pipeline.model_parts import load_learning, load_stage, make_dpo_learner
 from palestra.pipeline.progress import Reporter, time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.store import RunFolder, check_free, write_atomic, write_folder
@@ -141,7 +141,7 @@ def optimize_preferences(workshop: Workshop) -> dict[str, Any]:
     run, config = workshop.run, workshop.config
     options = _options(run)
     start = final_stage(workshop, before="dpo")
-    loaded = load_stage(run, start, config)
+    loaded = load_learning(run, start, config)
     pairs = stored_pairs(run, loaded.template, options.margin)
     write_atomic(run.path / PAIRS_FILE, pairs_text(pairs))
     workshop.reporter.line(f"  {describe(pairs)}; starting from {start}")

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from palestra.errors import ConfigError, StoreError
+from palestra.policy.adapters import plain_weights
 from palestra.policy.chat import ChatTemplate, RoleTokenTemplate
 from palestra.policy.cpu_kernels import use_cpu_kernels
 from palestra.policy.model_chat import ModelTemplate
@@ -97,11 +98,11 @@ def save_policy(folder: Path, model: PreTrainedModel, template: ChatTemplate) ->
 
 
 def weights_to_bytes(model: PreTrainedModel) -> bytes:
-    """The weights as safetensors, a tied output matrix left out."""
+    """The weights as safetensors, an adapter merged into them and a tied output matrix left out."""
     tied = model.config.tie_word_embeddings
     weights = {
         name: value.contiguous()
-        for name, value in model.state_dict().items()
+        for name, value in plain_weights(model).items()
         if not (tied and name.startswith("lm_head"))
     }
     data: bytes = save(weights, metadata={"format": "pt"})

@@ -1,9 +1,9 @@
 """Checkpoints: everything from which training goes on as if it had never stopped.
 
-A folder holds the weights, the optimiser's state and the critic, if any, as safetensors and the rest
-(update count, curriculum, policy version) as JSON; nothing is pickled. It is filled aside and renamed, so a
-folder that exists was written whole; ``hashes.json`` tells whether it still is. No generator state is needed:
-every random choice is a function of the run's seed and the update's number.
+A folder holds the weights, the adapter if one is trained, the optimiser's state and the critic, if any, as
+safetensors and the rest (update count, curriculum, policy version) as JSON; nothing is pickled. It is filled
+aside and renamed, so a folder that exists was written whole; ``hashes.json`` tells whether it still is. No
+generator state is needed: every random choice is a function of the run's seed and the update's number.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palestra.errors import StoreError
+from palestra.policy.adapters import ADAPTER_FOLDER, has_adapter, load_adapter, save_adapter
 from palestra.policy.models import save_policy
 from palestra.store import write_folder
 from palestra.training.critic import Critic
@@ -44,11 +45,15 @@ def save_checkpoint(
 
     def fill(target: Path) -> None:
         save_policy(target, learner.model, template)
+        if has_adapter(learner.model):
+            (target / ADAPTER_FOLDER).mkdir()
+            save_adapter(target / ADAPTER_FOLDER, learner.model)
         save_file(_optimizer_tensors(learner), target / "optimizer.safetensors")
         if critic is not None:
             save_file(critic.tensors(), target / CRITIC_FILE)
         (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        hashes = {path.name: _sha256(path) for path in sorted(target.iterdir())}
+        files = sorted(path for path in target.rglob("*") if path.is_file())
+        hashes = {path.relative_to(target).as_posix(): _sha256(path) for path in files}
         (target / HASHES_FILE).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
 
     try:
@@ -66,10 +71,9 @@ def load_checkpoint(folder: Path, learner: Learner, critic: Critic | None = None
     verify_checkpoint(folder)
     state = checkpoint_state(folder)
     try:
-        weights = load_file(folder / "model.safetensors")
         tensors = load_file(folder / "optimizer.safetensors")
         kept = None if critic is None else load_file(folder / CRITIC_FILE)
-        _load_weights(learner.model, weights)
+        _load_weights(learner.model, folder)
         _restore_optimizer(learner, tensors)
         if critic is not None and kept is not None:
             critic.load(kept)
@@ -203,7 +207,12 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
+def _load_weights(model: Any, folder: Path) -> None:
+    """All weights, or of a model with an adapter the adapter: what is under it is the stage's start."""
+    if has_adapter(model):
+        load_adapter(folder / ADAPTER_FOLDER, model)
+        return
+    weights = load_file(folder / "model.safetensors")
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = {name for name in missing if name.startswith("lm_head") and model.config.tie_word_embeddings}
     if set(missing) - tied or unexpected:

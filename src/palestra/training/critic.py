@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palestra.policy.adapters import load_trained_state, trained_state
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.prefix import hidden_states
 from palestra.types import Segment
@@ -45,7 +46,7 @@ class Critic:
         self.updates = 0
         """Batches learned from."""
         self._micro_batch_tokens = micro_batch_tokens
-        self._parameters = [*model.base_model.parameters(), *self.head.parameters()]
+        self._parameters = head_parameters(model, self.head)
         self.optimizer = torch.optim.AdamW(
             self._parameters, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
@@ -92,8 +93,8 @@ class Critic:
         return {"critic/loss": sum(losses) / len(losses)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: weights, head, the optimiser's state and the count of updates."""
-        kept = {f"model.{name}": value for name, value in self.model.base_model.state_dict().items()}
+        """What a checkpoint keeps: what is trained, the optimiser's state and the count of updates."""
+        kept = {f"model.{name}": value for name, value in trained_state(self.model.base_model).items()}
         kept |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
         for index, state in self.optimizer.state_dict()["state"].items():
             kept |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
@@ -107,7 +108,7 @@ class Critic:
             kind, _, rest = name.partition(".")
             if rest:
                 parts[kind][rest] = value
-        self.model.base_model.load_state_dict(parts["model"])
+        load_trained_state(self.model.base_model, parts["model"])
         self.head.load_state_dict(parts["head"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in parts["optimizer"].items():
@@ -132,6 +133,11 @@ def scalar_head(model: Any) -> nn.Linear:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
+
+
+def head_parameters(model: Any, head: nn.Linear) -> list[nn.Parameter]:
+    """The parameters that train with ``head``: those of ``model`` below its output, or of its adapter."""
+    return [*(p for p in model.base_model.parameters() if p.requires_grad), *head.parameters()]
 
 
 def state_values(model: Any, head: nn.Linear, batch: MicroBatch) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.errors import ConfigError
+from palestra.policy.adapters import frozen
 from palestra.training.aggregation import Aggregation, row_weights
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.losses import LossFunction, TokenTerms
@@ -28,7 +29,7 @@ OptimizerName = Literal["adamw", "muon"]
 
 def make_optimizers(model: Any, name: OptimizerName) -> list[torch.optim.Optimizer]:
     """One optimiser, or Muon for matrices inside the layers and AdamW for embeddings and norms."""
-    named = list(model.named_parameters())
+    named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     matrices = [p for key, p in named if name == "muon" and p.ndim == 2 and ".layers." in key]
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in named if id(p) not in chosen]
@@ -76,7 +77,7 @@ class Learner:
             segments: rows with at least one action token among them.
             loss: a value per action token.
             learning_rate: of this step.
-            reference: frozen model for ``reference_logprobs``; None to leave them out.
+            reference: frozen model for ``reference_logprobs``, or ``WithoutAdapter``; None to leave them out.
 
         Returns:
             Token means of the loss's metrics, ``loss/total`` as aggregated, ``gradient/norm`` and counts.
@@ -140,11 +141,11 @@ class Learner:
         return norm
 
     def _terms(self, batch: MicroBatch, reference: Any) -> TokenTerms:
-        distribution = self._distribution(self.model, batch)
         reference_logprobs = None
         if reference is not None:
             with torch.no_grad():
                 reference_logprobs = pick(self._distribution(reference, batch), batch.targets)
+        distribution = self._distribution(self.model, batch)
         return TokenTerms(
             policy_logprobs=pick(distribution, batch.targets),
             old_logprobs=batch.old_logprobs,
@@ -156,7 +157,8 @@ class Learner:
         )
 
     def _distribution(self, model: Any, batch: MicroBatch) -> Tensor:
-        return torch.log_softmax(action_logits(model, batch) / self._temperature, -1)
+        with frozen(model) as used:
+            return torch.log_softmax(action_logits(used, batch) / self._temperature, -1)
 
 
 def action_logits(model: Any, batch: MicroBatch) -> Tensor:

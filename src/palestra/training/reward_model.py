@@ -24,7 +24,7 @@ from torch import nn
 from palestra.errors import StoreError
 from palestra.policy.models import load_policy, save_policy
 from palestra.training.batch import make_micro_batches
-from palestra.training.critic import scalar_head, state_values
+from palestra.training.critic import head_parameters, scalar_head, state_values
 from palestra.training.metrics import mean
 from palestra.training.preferences import PairRows, pair_batches, preference_loss, preference_pull
 from palestra.training.segments import judged_segment
@@ -100,7 +100,7 @@ def fit_reward_model(
     Raises:
         FloatingPointError: a gradient is not finite; the weights are as they were before that update.
     """
-    parameters = [*reward.model.base_model.parameters(), *reward.head.parameters()]
+    parameters = head_parameters(reward.model, reward.head)
     optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
     total, update = settings.epochs * -(-len(pairs) // settings.pairs_per_update), 0
     for epoch in range(1, settings.epochs + 1):
