@@ -19,19 +19,24 @@ ROOT = REPOSITORY / "src" / "palestra"
 CONFIG = "palestra.pipeline.config"
 MOST_FIELDS = 15
 
-NEED_TRAINING_EXTRA = {"training", "pipeline", "adapters", "recipes"}
+NEED_TRAINING_EXTRA = {"training", "pipeline", "adapters", "recipes", "serving"}
 """Parts that may load torch as a whole; of all others, only the files below."""
 TRAINING_FILES = {
+    "policy/adapters.py",
     "policy/cpu_kernels.py",
     "policy/forward.py",
+    "policy/hosted.py",
+    "policy/http.py",
     "policy/local.py",
+    "policy/model_server.py",
     "policy/models.py",
     "policy/nano.py",
     "policy/smollm2.py",
     "policy/slot_cache.py",
+    "policy/weight_sync.py",
     "viewer/plots.py",
 }
-TRAINING_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "matplotlib"}
+TRAINING_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "matplotlib", "peft", "httpx2"}
 
 IMPORT_ALL = """
 import importlib, sys

@@ -11,6 +11,8 @@ An episode that fails is *data* (a stop reason and a traceback on the trajectory
     ├── GateFailed         (RuntimeError) a stage refused to go on; the message says what to do
     ├── TrainingPaused     (RuntimeError) a guard stopped the run at a checkpoint from which it can go on
     ├── TooManyFailures    (RuntimeError) more episodes failed than a run may lose
+    ├── EngineError        (RuntimeError) a model server that failed; of an episode it makes an ``env_error``
+    │   └── ContextFull                   its model has no room for the prompt; the episode ends there
     └── PlayerLost         (RuntimeError) a process that plays episodes is gone
 """
 
@@ -22,6 +24,8 @@ from difflib import get_close_matches
 __all__ = [
     "ActionError",
     "ConfigError",
+    "ContextFull",
+    "EngineError",
     "GateFailed",
     "PalestraError",
     "PlayerLost",
@@ -84,6 +88,14 @@ class TrainingPaused(PalestraError, RuntimeError):
 
 class TooManyFailures(PalestraError, RuntimeError):
     """More episodes failed than a run may lose."""
+
+
+class EngineError(PalestraError, RuntimeError):
+    """A model server that failed, or whose answer cannot be used."""
+
+
+class ContextFull(EngineError):
+    """A prompt that is longer than the server's model can read."""
 
 
 class PlayerLost(PalestraError, RuntimeError):

@@ -40,7 +40,7 @@ class StopReason(StrEnum):
     timeout = "timeout"
     """The episode's wall-clock limit passed. A truncation."""
     env_error = "env_error"
-    """The world itself failed. Never scored, never trained on."""
+    """The world itself failed, or the server of the policy. Never scored, never trained on."""
 
     @property
     def is_truncation(self) -> bool:

@@ -22,7 +22,7 @@ def attempt(name: str, reward: float, *, anew: bool = False, spelled: bool = Fal
     look, done = TEMPLATE.encode_action(PROMPT, "look"), TEMPLATE.encode_action(PROMPT, "done")
     if spelled:
         look = [token for letter in "look" for token in TEMPLATE.encode_action(PROMPT, letter)]
-    reply = TEMPLATE.render_reply(PROMPT, "look", "to Basel")
+    reply = TEMPLATE.render_reply(PROMPT, "look", Message("tool", "to Basel"))
     context = TEMPLATE.render([*PROMPT, Message("user", "so far: Basel")])
     turns = (
         turn("look", (*look, TEMPLATE.end_id), () if anew else tuple(reply[1:])),

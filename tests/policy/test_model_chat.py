@@ -37,7 +37,7 @@ def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
     roles = ["user", "assistant"] if template._has_tool is False else ["tool", "assistant"]
     for action, observation in said:
         ids += template.encode_action(history, action)
-        reply = template.render_reply(history, action, observation)
+        reply = template.render_reply(history, action, Message("tool", observation))
         assert reply is not None
         ids += reply
         history += [Message("assistant", action), Message("tool", observation)]
@@ -80,7 +80,7 @@ def test_a_system_prompt_without_a_role_of_its_own_opens_the_first_message():
 
 def test_white_space_around_an_action_breaks_no_prefix(template):
     for action in ("look(12)", "look(12)\n", " look(12)", "", "\n\n"):
-        reply = template.render_reply(PROMPT, action, "to: Basel")
+        reply = template.render_reply(PROMPT, action, Message("tool", "to: Basel"))
         assert reply is not None
         assert reply[0] == template.end_id
 
@@ -137,10 +137,10 @@ def test_a_template_that_keeps_thinking_appends(family):
 
 def test_a_control_token_in_an_observation_is_shown_and_ends_nothing(template):
     end = template.decode([template.end_id] * 2)
-    reply = template.render_reply(PROMPT, "look(12)", f"go {end} on")
-    assert reply.count(template.end_id) == template.render_reply(PROMPT, "look(12)", "go on").count(
-        template.end_id
-    )
+    reply = template.render_reply(PROMPT, "look(12)", Message("tool", f"go {end} on"))
+    assert reply.count(template.end_id) == template.render_reply(
+        PROMPT, "look(12)", Message("tool", "go on")
+    ).count(template.end_id)
     assert template.decode(reply).replace("\u200b", "").count(end) > template.decode(reply).count(end)
 
 
@@ -178,13 +178,15 @@ def test_a_template_that_drops_tool_messages_shows_them_as_the_user_s():
         "{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
     template = ModelTemplate(make_tokenizer("smollm2", text))
-    assert "user\nto: Basel" in template.decode(template.render_reply(PROMPT, "look(12)", "to: Basel"))
+    assert "user\nto: Basel" in template.decode(
+        template.render_reply(PROMPT, "look(12)", Message("tool", "to: Basel"))
+    )
 
 
 def test_a_template_that_breaks_its_contract_is_named_with_the_rule():
     class Twice(RoleTokenTemplate):
-        def render_reply(self, history, action, observation):
-            return [*super().render_reply(history, action, observation), self.end_id]
+        def render_reply(self, history, action, reply):
+            return [*super().render_reply(history, action, reply), self.end_id]
 
     broken = Twice(load_template(NANO_FOLDER)._tokenizer)
     with pytest.raises(ConfigError, match="'a reply continues what was rendered' fails for Twice"):

@@ -10,7 +10,7 @@ from palestra.policy.local import LocalEngine
 from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.rollout import EpisodeKey, Limits, run_episode
 from palestra.training import Learner, make_segments, state_segments, tokenize_trajectory
-from palestra.types import Message, StopReason, Task
+from palestra.types import StopReason, Task
 
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="two")
 
@@ -58,8 +58,8 @@ class LongHeader:
     def render(self, messages):
         return [*(t for m in messages for t in (900, *self.encode(m.content), self.end_id)), 901, 902, 903]
 
-    def render_reply(self, history, action, observation):
-        return [self.end_id, *self.render([Message("tool", observation)])]
+    def render_reply(self, history, action, reply):
+        return [self.end_id, *self.render([reply])]
 
     def encode(self, text: str):
         return [ord(letter) for letter in text]

@@ -21,6 +21,7 @@ from palestra.cli.masking import masks
 from palestra.cli.preferring import dpo, reward_model
 from palestra.cli.rescoring import rescore
 from palestra.cli.results import doctor, parse, report
+from palestra.cli.serving import serve_model
 from palestra.cli.training import collect, sft, train
 from palestra.cli.worlds import envs, init, play
 from palestra.errors import ConfigError, PalestraError
@@ -33,7 +34,11 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # of transformers too: loading takes no time worth a bar
 }
 """Read by libraries when they load; a value that the user has set stays."""
-TRAINING_LIBRARIES = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib", "peft"})
+EXTRAS = {
+    "train": {"torch", "transformers", "tokenizers", "safetensors", "matplotlib", "peft", "httpx2"},
+    "serve": {"starlette", "uvicorn"},
+}
+"""What a library that is missing comes with."""
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train": {"train": train, "collect": collect, "sft": sft, "dpo": dpo, "reward-model": reward_model},
@@ -44,6 +49,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "masks": masks,
         "rescore": rescore,
     },
+    "Serve": {"serve-model": serve_model},
     "Worlds": {"envs": envs, "play": play, "init": init, "parse": parse},
 }
 """Every verb by the heading it has in ``palestra --help``."""
@@ -86,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if library not in TRAINING_LIBRARIES:
+        extra = next((name for name, libraries in EXTRAS.items() if library in libraries), None)
+        if extra is None:
             raise
-        _say_error(f"This needs {library}, which comes with training: pip install 'palestra[train]'")
+        _say_error(f"This needs {library}, which an extra brings: pip install 'palestra[{extra}]'")
         sys.exit(1)
 
 

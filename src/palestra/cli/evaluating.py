@@ -6,6 +6,8 @@ takes a column of the run's report, because it may have been made on other tasks
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +18,14 @@ from palestra.errors import ConfigError
 
 if TYPE_CHECKING:
     from palestra.pipeline import RunConfig
-    from palestra.pipeline.model_parts import LoadedPolicy
     from palestra.pipeline.workshop import Workshop
+    from palestra.policy import Policy
+
+    MakePolicy = Callable[[str, float], Policy]
+    """Name and temperature to a policy."""
+
+_HOSTED_ACTION_TOKENS = 512
+"""Most tokens of a hosted model's action: it may think aloud."""
 
 
 class HeldOut(StrEnum):
@@ -28,11 +36,17 @@ class HeldOut(StrEnum):
 
 
 def evaluate(
-    policy: Annotated[str, typer.Argument(help="A run, a folder with model.safetensors, or nano.")],
+    policy: Annotated[
+        str, typer.Argument(help="A run, a folder with weights, nano, or a server's http://…/v1.")
+    ],
     world: Annotated[str | None, typer.Option(help="World to play.", show_default="the run's")] = None,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks, one attempt each.")] = 200,
     greedy: Annotated[bool, typer.Option("--greedy/--sampled", help="Likeliest action, or sampled.")] = True,
     split: Annotated[HeldOut, typer.Option(help="Which held-out tasks.")] = HeldOut.test,
+    model: Annotated[str | None, typer.Option(help="Of a server: the model to ask.")] = None,
+    key_variable: Annotated[
+        str | None, typer.Option(help="Of a server: environment variable with the key.")
+    ] = None,
 ) -> None:
     """Evaluate a policy on tasks it was not trained on, with a 95 % interval.
 
@@ -40,24 +54,35 @@ def evaluate(
         palestra eval runs/quickstart-1
         palestra eval runs/quickstart-1 --world alerts --tasks 100 --sampled
         palestra eval runs/quickstart-1/checkpoints/sft/step-1 --world orders
+        palestra eval http://localhost:8000/v1 --world orders --tasks 50
     """
     from palestra.evaluation import evaluate_groups
 
     is_run = Path(policy, "manifest.json").is_file()
-    workshop, stage, loaded = _from_run(policy, world) if is_run else _from_weights(policy, world)
+    if policy.startswith(("http://", "https://")):
+        workshop, stage, make = _from_server(policy, world, model, key_variable)
+    elif model is not None or key_variable is not None:
+        raise ConfigError(f"--model and --key-variable are for a server; {policy} is none")
+    else:
+        workshop, stage, make = _from_run(policy, world) if is_run else _from_weights(policy, world)
     mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
-    groups = workshop.play(loaded.policy(stage, temperature), chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
+    player = make(stage, temperature)
+    groups = workshop.play(player, chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
     result = evaluate_groups(groups).to_dict()
     about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": workshop.config.world.name}
     _print(result, f"{policy} · {about['world']} · {split.value} · {mode}")
+    from palestra.pipeline.hosting import spent
+
+    if text := spent(player):
+        typer.echo(text)
     if is_run:
         name = f"cli-{stage}-{mode}-{split.value}-{workshop.make_world().name}"
         workshop.run.write_eval(name, {**about, **result})
         typer.echo(f"Written: {workshop.run.path / 'eval' / name}.json")
 
 
-def _from_run(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
+def _from_run(path: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:
     """The run's final policy, and the stage that left it; another world is played at its own difficulty."""
     from palestra.pipeline.run import open_run
 
@@ -70,27 +95,54 @@ def _from_run(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy
     from palestra.pipeline.model_parts import load_stage
 
     stage = final_stage(workshop)
-    return workshop, stage, load_stage(run, stage, config)
+    return workshop, stage, load_stage(run, stage, config).policy
 
 
-def _from_weights(path: str, world: str | None) -> tuple[Workshop, str, LoadedPolicy]:
+def _from_weights(path: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:
     """The weights in a folder, called after it."""
     from palestra.pipeline import RunConfig
     from palestra.policy import check_model_name
     from palestra.store import RunFolder
 
     check_model_name(path)
-    if world is None:
-        raise ConfigError(
-            "Weights alone do not say which world to play: add --world, such as --world orders."
-        )
-    config = RunConfig.model_validate({"world": {"name": world}, "policy": {"model": path}})
+    config = RunConfig.model_validate({"world": {"name": _named(world)}, "policy": {"model": path}})
     workshop = _workshop(
         RunFolder(Path(path), {}), config
     )  # no run: no episodes to keep test tasks apart from
     from palestra.pipeline.model_parts import load_start
 
-    return workshop, Path(path).name, load_start(config)
+    return workshop, Path(path).name, load_start(config).policy
+
+
+def _from_server(
+    url: str, world: str | None, model: str | None, key_variable: str | None
+) -> tuple[Workshop, str, MakePolicy]:
+    """The chat model of a server, called after it; nothing here needs torch."""
+    from palestra.pipeline import Reporter, RunConfig
+    from palestra.pipeline.config import ServerConfig
+    from palestra.pipeline.hosting import host
+    from palestra.pipeline.workshop import Workshop
+    from palestra.policy import SamplingParams
+    from palestra.store import RunFolder
+
+    config = RunConfig.model_validate({"world": {"name": _named(world)}})
+    section = ServerConfig(url=url, model=model, key_variable=key_variable)
+    hosted = host("hosted", section, SamplingParams(_HOSTED_ACTION_TOKENS))
+    workshop = Workshop(RunFolder(Path(), {}), config, Reporter())
+    workshop.preflight()
+
+    def make(name: str, temperature: float) -> Policy:
+        return replace(hosted, name=name, params=SamplingParams(_HOSTED_ACTION_TOKENS, temperature))
+
+    return workshop, hosted.server.model.replace("/", "-"), make
+
+
+def _named(world: str | None) -> str:
+    if world is None:
+        raise ConfigError(
+            "A model alone does not say which world to play: add --world, such as --world orders."
+        )
+    return world
 
 
 def _workshop(run: Any, config: RunConfig) -> Workshop:

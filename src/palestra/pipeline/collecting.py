@@ -13,15 +13,20 @@ from dataclasses import replace
 from typing import Any
 
 from palestra.errors import GateFailed
-from palestra.pipeline.config import CollectConfig
+from palestra.pipeline.config import RunConfig
+from palestra.pipeline.hosting import host, spent
 from palestra.pipeline.workshop import Workshop
-from palestra.policy import NoisyTeacher, ScriptedPolicy
+from palestra.policy import NoisyTeacher, Policy, SamplingParams, ScriptedPolicy
 from palestra.types import Task, Trajectory, TrajectoryGroup
 
 
-def make_teacher(config: CollectConfig) -> ScriptedPolicy:
-    """The configured noisy teacher."""
-    return ScriptedPolicy("teacher", NoisyTeacher(config.skip, config.repeat, config.wrong))
+def make_teacher(config: RunConfig) -> Policy:
+    """The configured teacher: a model on a server, or the noisy oracle."""
+    section = config.collect
+    if section.teacher is not None:
+        params = SamplingParams(config.policy.action_tokens, config.rl.temperature)
+        return host("teacher", section.teacher, params)
+    return ScriptedPolicy("teacher", NoisyTeacher(section.skip, section.repeat, section.wrong))
 
 
 def collect(workshop: Workshop) -> dict[str, Any]:
@@ -49,7 +54,10 @@ def demonstrate(
 ) -> tuple[list[TrajectoryGroup], list[TrajectoryGroup]]:
     """Let the teacher attempt ``tasks``: all attempts, stored under ``stage``, and those worth imitating."""
     config = workshop.config.collect
-    groups = workshop.play(make_teacher(config), tasks, attempts, stage=stage)
+    teacher = make_teacher(workshop.config)
+    groups = workshop.play(teacher, tasks, attempts, stage=stage)
+    if text := spent(teacher):
+        workshop.reporter.line(f"  {text}")
     workshop.run.write_groups(stage, "attempts", groups)
     kept = keep_demonstrations(groups, config.demonstrations, config.min_efficiency)
     shown, tried = (sum(len(group.trajectories) for group in some) for some in (kept, groups))

@@ -31,6 +31,20 @@ class WorldConfig(_Section):
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
 
 
+class ServerConfig(_Section):
+    """An OpenAI-compatible model server."""
+
+    url: str = Field(description="Address, up to and with `/v1`.")
+    model: str | None = Field(None, description="As the server calls it; null for the only one it has.")
+    key_variable: str | None = Field(None, description="Environment variable that holds the key, if any.")
+    timeout_seconds: float = Field(120.0, gt=0, description="Most time for an answer.")
+    retries: int = Field(5, ge=0, description="Times that a request is sent again.")
+    requests_at_once: int = Field(64, ge=1, description="Most requests that wait for an answer.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Most requests a minute.")
+    input_price: float | None = Field(None, ge=0, description="Per million tokens sent; for the cost.")
+    output_price: float | None = Field(None, ge=0, description="Per million tokens answered.")
+
+
 class LoraConfig(_Section):
     """An adapter that is trained in place of the weights."""
 
@@ -55,6 +69,9 @@ class PolicyConfig(_Section):
     raw_turns: int = Field(2, ge=0, description="Latest turns shown as they were where older are shortened.")
     lora: LoraConfig | None = Field(
         None, description="Train an adapter beside frozen weights, `{}` for the defaults; null trains all."
+    )
+    server: ServerConfig | None = Field(
+        None, description="A model server that samples in place of this process, and is given the weights."
     )
     threads: int = Field(2, ge=1, description="CPU threads for learning; as many processes play.")
 
@@ -114,6 +131,9 @@ class CollectConfig(_Section):
     demonstrations: int = Field(120, ge=1, description="Most demonstrations kept.")
     min_efficiency: float = Field(0.6, ge=0, le=1, description="Optimal over actual turns a keeper needs.")
     vary_prompts: float = Field(0.1, ge=0, le=1, description="Share of tasks with a varied system prompt.")
+    teacher: ServerConfig | None = Field(
+        None, description="A model server that demonstrates in place of the noisy oracle."
+    )
 
 
 class SftConfig(_Section):

@@ -24,7 +24,7 @@ def evaluate(workshop: Workshop) -> dict[str, Any]:
     """Test everything; results go to ``eval/<stage>-<mode>.json`` and ``trajectories/eval-<stage>``."""
     config = workshop.config
     tasks = workshop.held_out_tasks("test", config.evaluation.tasks)
-    examine(workshop, "teacher", "scripted", tasks, lambda: make_teacher(config.collect))
+    examine(workshop, "teacher", "scripted", tasks, lambda: make_teacher(config))
     modes = [("greedy", 0.0)]
     if config.evaluation.sampled:
         modes.append(("sampled", config.rl.temperature))

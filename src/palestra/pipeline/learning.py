@@ -23,7 +23,7 @@ from palestra.pipeline.curriculum import Curriculum, weigh
 from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_learning, load_reference, load_stage, make_critic
-from palestra.pipeline.progress import time_left
+from palestra.pipeline.progress import Reporter, time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy
 from palestra.tasks import TaskWeights
@@ -183,31 +183,16 @@ def _train(
     pick: Callable[[int], list[Task]],
     curriculum: Curriculum,
 ) -> dict[str, Any]:
-    rl, loss = workshop.config.rl, workshop.config.loss
+    rl = workshop.config.rl
     validation = workshop.held_out_tasks("validation", rl.validation_tasks)
 
     def validate(update: int) -> dict[str, float]:
         return validated(workshop, loaded.policy("rl", 0.0, loaded.version + update), validation, stage)
 
-    settings = LoopSettings(
-        stage=stage,
-        first_version=loaded.version,
-        updates=updates,
-        group_size=rl.group_size,
-        first_rate=rl.learning_rate,
-        last_rate=rl.final_learning_rate,
-        minibatches=rl.minibatches,
-        epochs=rl.epochs,
-        kl_in_reward=loss.kl_in == "reward",
-        recompute=loss.mismatch_cap is not None,
-        max_policy_lag=rl.max_policy_lag,
-        checkpoint_every=rl.validate_every,
-        seed=workshop.config.seed,
-    )
     critic = make_critic(loaded)
     controls = _controls(workshop, stage)
     train_online(
-        settings,
+        loop_settings(loaded, stage, updates),
         LoopParts(
             run=workshop.run,
             learner=loaded.rl_learner(),
@@ -229,10 +214,12 @@ def _train(
             pick_tasks=pick,
             curriculum=curriculum,
             validate=validate,
-            watch=Watch(workshop.run, stage, workshop.config.rubric.weights, partial(_sound, workshop)),
+            watch=Watch(
+                workshop.run, stage, workshop.config.rubric.weights, partial(sound, workshop.reporter)
+            ),
             guards=Guards(rl.guards, rl.validate_every),
-            note=partial(_say_change, workshop),
-            report=_line_reporter(workshop, stage),
+            note=partial(say_change, workshop.reporter),
+            report=line_reporter(workshop.reporter, stage),
         ),
     )
     return {"updates": updates}
@@ -249,18 +236,41 @@ def validated(workshop: Workshop, policy: Policy, tasks: Sequence[Task], stage: 
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _sound(workshop: Workshop, alarm: Alarm) -> None:
+def loop_settings(loaded: LoadedPolicy, stage: str, updates: int) -> LoopSettings:
+    """The configured numbers of a stage that starts from a loaded policy."""
+    rl, loss = loaded.config.rl, loaded.config.loss
+    return LoopSettings(
+        stage=stage,
+        first_version=loaded.version,
+        updates=updates,
+        group_size=rl.group_size,
+        first_rate=rl.learning_rate,
+        last_rate=rl.final_learning_rate,
+        minibatches=rl.minibatches,
+        epochs=rl.epochs,
+        kl_in_reward=loss.kl_in == "reward",
+        recompute=loss.mismatch_cap is not None,
+        max_policy_lag=rl.max_policy_lag,
+        checkpoint_every=rl.validate_every,
+        seed=loaded.config.seed,
+    )
+
+
+def sound(reporter: Reporter, alarm: Alarm) -> None:
+    """Say an alarm aloud."""
     text = f"{alarm.symptom}: {escape(alarm.evidence)}. Likely {alarm.cause}. Try: {alarm.remedy}."
-    workshop.reporter.line(f"  [bold]alarm[/] {text}")
+    reporter.line(f"  [bold]alarm[/] {text}")
 
 
-def _say_change(workshop: Workshop, change: Change) -> None:
-    workshop.reporter.line(
+def say_change(reporter: Reporter, change: Change) -> None:
+    """Say aloud that a setting was changed."""
+    reporter.line(
         f"  [bold]changed[/] {change.setting} {change.before:g} -> {change.after:g}, {escape(change.reason)}"
     )
 
 
-def _line_reporter(workshop: Workshop, stage: str) -> Report:
+def line_reporter(reporter: Reporter, stage: str) -> Report:
+    """Prints a line for each update of a stage."""
     started = time.perf_counter()
     first: list[int] = []
 
@@ -283,6 +293,6 @@ def _line_reporter(workshop: Workshop, stage: str) -> Report:
             f"{metrics['tokens_per_second/update']:,.0f} update"
         )
         left = time_left(done, total - first[0] + 1, started)
-        workshop.reporter.line(f"  {stage} {update}/{total} {text} · {speed} · {left} left")
+        reporter.line(f"  {stage} {update}/{total} {text} · {speed} · {left} left")
 
     return report

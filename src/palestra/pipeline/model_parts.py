@@ -13,6 +13,7 @@ import torch
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig, RunConfig
+from palestra.pipeline.hosting import connect
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
 from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, TokenPolicy
 from palestra.policy.adapters import (
@@ -24,6 +25,7 @@ from palestra.policy.adapters import (
 )
 from palestra.policy.local import LocalEngine
 from palestra.policy.models import find_model, load_policy, load_template
+from palestra.policy.weight_sync import SyncedEngine
 from palestra.store import RunFolder
 from palestra.training import (
     CRITIC_FILE,
@@ -49,7 +51,7 @@ class LoadedPolicy:
 
     model: Any
     template: ChatTemplate
-    engine: LocalEngine
+    engine: LocalEngine | SyncedEngine
     config: RunConfig
     version: int
     """Online updates behind the weights when they were loaded."""
@@ -185,6 +187,20 @@ def load_judge(reward_model: str | None, policy: str) -> StoredReward | None:
     return StoredReward(Path(reward_model).resolve())
 
 
+def _make_engine(
+    model: Any, template: ChatTemplate, config: RunConfig, version: int
+) -> LocalEngine | SyncedEngine:
+    if config.policy.server is not None:
+        server = connect(config.policy.server)
+        return SyncedEngine(server, model, template, temperature=config.rl.temperature, version=version)
+    return LocalEngine(
+        model,
+        template.end_id,
+        slots=config.rollout.concurrency,
+        context_tokens=config.policy.context_tokens,
+    )
+
+
 def _best(run: RunFolder, stage: str) -> Path:
     found = best_checkpoint(run.path / "checkpoints" / stage)
     if found is None:
@@ -213,10 +229,5 @@ def _wrap(
     checkpoint: Path | None,
     base: Path | None = None,
 ) -> LoadedPolicy:
-    engine = LocalEngine(
-        model,
-        template.end_id,
-        slots=config.rollout.concurrency,
-        context_tokens=config.policy.context_tokens,
-    )
+    engine = _make_engine(model, template, config, version)
     return LoadedPolicy(model, template, engine, config, version, checkpoint, base)

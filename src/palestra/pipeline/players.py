@@ -25,6 +25,10 @@ from multiprocessing.connection import Connection
 import torch
 
 from palestra.errors import PlayerLost
+from palestra.policy import Policy
+from palestra.policy.hosted import HostedPolicy
+from palestra.policy.http import HttpEngine
+from palestra.policy.local import LocalEngine
 from palestra.rollout import Rollout, collect_share, refuse_many_failures
 from palestra.types import StopReason, Task, TrajectoryGroup
 
@@ -85,8 +89,7 @@ class Players:
             TooManyFailures: over a fifth of the episodes ended in ``env_error``.
         """
         numbered = list(enumerate(tasks))
-        weight_bytes = getattr(getattr(rollout.policy, "engine", None), "weight_bytes", 0)
-        shared = len(tasks) * group_size >= _FEWEST_EPISODES and weight_bytes <= _MOST_WEIGHT_BYTES
+        shared = len(tasks) * group_size >= _FEWEST_EPISODES and _can_be_sent(rollout.policy)
         if shared:
             self.start()
         players = self._players if shared else []
@@ -114,6 +117,14 @@ class Players:
         groups = [shares[number % parts][number // parts] for number in range(len(tasks))]
         refuse_many_failures(groups)
         return groups
+
+
+def _can_be_sent(policy: Policy) -> bool:
+    """Whether another process would play it as fast: of a model, if it is small; of a server, never."""
+    engine = getattr(policy, "engine", None)
+    if isinstance(policy, HostedPolicy) or isinstance(engine, HttpEngine):
+        return False
+    return not isinstance(engine, LocalEngine) or engine.weight_bytes <= _MOST_WEIGHT_BYTES
 
 
 @dataclass(frozen=True)

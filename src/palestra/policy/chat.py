@@ -35,13 +35,13 @@ class ChatTemplate(Protocol):
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a whole conversation followed by the header of the next action."""
 
-    def render_reply(self, history: Sequence[Message], action: str, observation: str) -> list[int] | None:
+    def render_reply(self, history: Sequence[Message], action: str, reply: Message) -> list[int] | None:
         """What comes after an action's text: its end token, the reply and the header of the next action.
 
         Args:
             history: the messages before the action.
             action: its text.
-            observation: what the world answered.
+            reply: what came back, as ``tool`` or as ``user``.
 
         Returns:
             Ids to append; None for a *prefix break*, where the template spells what was said before
@@ -105,9 +105,9 @@ class RoleTokenTemplate:
             ids.append(self.end_id)
         return ids
 
-    def render_reply(self, history: Sequence[Message], action: str, observation: str) -> list[int]:
+    def render_reply(self, history: Sequence[Message], action: str, reply: Message) -> list[int]:
         """End token, reply and header; nothing said before matters to them."""
-        return [self.end_id, *self.render([Message("tool", observation)])]
+        return [self.end_id, *self.render([reply])]
 
     def encode_action(self, history: Sequence[Message], action: str) -> list[int]:
         """Ids of the action's text, whatever came before."""

@@ -47,9 +47,10 @@ def check_template(template: ChatTemplate) -> None:
 def _continues(template: ChatTemplate) -> None:
     history, ids = list(_PROMPT), list(template.render(_PROMPT))
     for action, observation in _TURNS:
-        reply = template.render_reply(history, action, observation)
+        answer = Message("tool", observation)
+        reply = template.render_reply(history, action, answer)
         acted = template.encode_action(history, action)
-        history += [Message("assistant", action), Message("tool", observation)]
+        history += [Message("assistant", action), answer]
         whole = list(template.render(history))
         if reply is None:
             ids = whole

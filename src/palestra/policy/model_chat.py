@@ -70,10 +70,10 @@ class ModelTemplate:
         """Ids of a whole conversation followed by the header of the next action."""
         return self._ids(self._text(messages))
 
-    def render_reply(self, history: Sequence[Message], action: str, observation: str) -> list[int] | None:
+    def render_reply(self, history: Sequence[Message], action: str, reply: Message) -> list[int] | None:
         """What the template adds behind an action; None where it rewrites what came before."""
         before = self._text(history)
-        after = self._text([*history, Message("assistant", action), Message("tool", observation)])
+        after = self._text([*history, Message("assistant", action), reply])
         tail = _behind(after[len(before) :], self._guarded(action)) if after.startswith(before) else None
         if tail is None:
             return None

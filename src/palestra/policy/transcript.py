@@ -88,7 +88,7 @@ class Transcript:
         """
         history = self._messages()
         shown = self._cut(history, action, observation)
-        added = self._template.render_reply(history, action, shown)
+        added = self._template.render_reply(history, action, Message("tool", shown))
         self._turns.append(_Past(action, shown, _line(facts, observation), bool(facts.key_records)))
         if added is not None and self.ids[-1] == self._template.end_id:
             added = added[1:]
@@ -147,9 +147,9 @@ class Transcript:
         keep = min(len(observation), limit * _CHARACTERS_A_TOKEN)
         while True:
             shown = _without_middle(observation, keep)
-            ids = self._template.render_reply(history, action, shown) or self._template.render(
-                [Message("user", shown)]
-            )
+            ids = self._template.render_reply(
+                history, action, Message("tool", shown)
+            ) or self._template.render([Message("user", shown)])
             if len(ids) <= limit or keep <= 1:
                 return shown
             keep = min(keep - 1, keep * limit // len(ids))

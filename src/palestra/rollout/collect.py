@@ -1,8 +1,8 @@
 """Many episodes at once: groups of attempts, run concurrently, returned in the order asked for.
 
-Each attempt gets a fresh world. One that fails in its world is tried once more on another fresh world,
-then kept as an ``env_error``; siblings never notice. A run in which more than a fifth of the episodes
-fail stops with the first traceback, because its numbers would mean nothing.
+Each attempt gets a fresh world. One that fails in it, or in its model server, is tried once more on another
+fresh world, then kept as an ``env_error``; siblings never notice. A run in which more than a fifth of the
+episodes fail stops with the first traceback, because its numbers would mean nothing.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ def refuse_many_failures(groups: Sequence[TrajectoryGroup]) -> None:
     failed = [t for t in trajectories if t.stop_reason is StopReason.env_error]
     if len(failed) > MAX_FAILED_SHARE * len(trajectories):
         raise TooManyFailures(
-            f"{len(failed)} of {len(trajectories)} episodes failed in their world, more than "
+            f"{len(failed)} of {len(trajectories)} episodes failed in their world or model server, more than "
             f"{MAX_FAILED_SHARE:.0%}. First: {failed[0].id} on {failed[0].task.id}:\n{failed[0].error}"
         )

@@ -1,8 +1,8 @@
 """One episode: a policy and a world take turns until exactly one stop reason holds.
 
-Nothing that goes wrong inside the world escapes: a raising world makes the trajectory an ``env_error``
-with its traceback, which is never scored and never trained on. What the policy or the caller did wrong
-does escape, because it is not the episode's.
+Nothing that goes wrong inside the world escapes: a raising world, or a model server that fails, makes the
+trajectory an ``env_error`` with its traceback, which is never scored and never trained on. What the policy
+or the caller did wrong does escape, because it is not the episode's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from palestra.errors import PalestraError, WorldError
+from palestra.errors import ContextFull, EngineError, PalestraError, WorldError
 from palestra.policy import Conversation, Policy
 from palestra.rollout.limits import Limits
 from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
@@ -127,7 +127,9 @@ async def _take_turns(
             return stop
         try:
             sampled = await conversation.act()
-        except WorldError:  # a script asked the world's oracle, and that failed
+        except ContextFull:
+            return StopReason.context_full
+        except (WorldError, EngineError):  # a script asked the world's oracle, or a policy its server
             raise _WorldFailed(traceback.format_exc()) from None
         action = Action(sampled.text, sampled.finish_reason)
         observation, reward, terminated, truncated, info = _ask(partial(world.step, action))

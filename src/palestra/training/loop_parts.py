@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from palestra.monitor import Alarm, Change, Guards
-from palestra.policy.local import LocalEngine
 from palestra.store import RunFolder
 from palestra.training.controls import Controls
 from palestra.training.critic import Critic
@@ -17,6 +16,13 @@ from palestra.types import Segment, Task, TrajectoryGroup
 
 RowMaker = Callable[[Sequence[TrajectoryGroup]], tuple[list[Segment], dict[str, float]]]
 """Scored groups to rows with advantages, and metrics."""
+
+
+class WeightedEngine(Protocol):
+    """What the loop needs of an engine; ``play`` samples from it."""
+
+    def weights_changed(self, policy_version: int) -> None:
+        """Told before each collection which version of the weights it is to sample from."""
 
 
 class Curriculum(Protocol):
@@ -68,7 +74,7 @@ class LoopParts:
 
     run: RunFolder
     learner: Learner
-    engine: LocalEngine
+    engine: WeightedEngine
     template: Any
     reference: Any
     """Frozen model that the KL is measured to."""

@@ -1,0 +1,247 @@
+"""The OpenAI-compatible server around palestra's own engine.
+
+Chat clients find ``/v1/chat/completions``; palestra itself, and whatever works with token ids, uses
+``/v1/completions`` with ids as the prompt. A request that asks for what the engine does not do (nucleus
+sampling, penalties, several answers) is refused, for a setting that is silently ignored is worse.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from palestra.errors import ConfigError, ContextFull
+from palestra.policy import SamplingParams
+from palestra.serving.desk import Answer, Desk
+from palestra.types import Message
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "n": (1,),
+    "best_of": (1,),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+    "suffix": ("",),
+}
+"""Settings that are accepted where they change nothing."""
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(desk: Desk, name: str, load: Callable[[str], None] | None = None) -> Starlette:
+    """The server's application.
+
+    Args:
+        desk: what answers.
+        name: the model's, in ``/v1/models``.
+        load: puts the weights of a folder into the model, for ``/weights``; None to refuse that.
+    """
+
+    async def models(request: Request) -> Response:
+        about = {"id": name, "object": "model", "created": 0, "owned_by": "palestra"}
+        return JSONResponse({"object": "list", "data": [about]})
+
+    async def state(request: Request) -> Response:
+        return JSONResponse(desk.state())
+
+    async def chat(request: Request) -> Response:
+        body = await _body(request)
+        messages, params = _messages(body), _params(body, desk.limits.action_tokens)
+        episode, group = request.headers.get("x-episode-id"), request.headers.get("x-group-id")
+        answer = await desk.chat(messages, params, episode, group)
+        said = _chat_answer(answer, name, body)
+        return _stream(said) if body.get("stream") else JSONResponse(said)
+
+    async def completions(request: Request) -> Response:
+        body = await _body(request)
+        ids, params = _prompt(body), _params(body, 16)
+        if body.get("stream"):
+            raise ConfigError("completions are not streamed")
+        others = set(body.get("stop_token_ids") or ()) - {desk.template.end_id}
+        if others:
+            raise ConfigError(f"an action ends with {desk.template.end_id}, not with {sorted(others)}")
+        session = request.headers.get("x-episode-id")
+        answer = await desk.complete(ids, params, session or uuid.uuid4().hex, done=session is None)
+        return JSONResponse(_completion_answer(answer, name, ids))
+
+    async def reward(request: Request) -> Response:
+        body = await _body(request)
+        value, success = body.get("reward"), body.get("success")
+        if not body.get("failed") and (not _is_number(value) or success not in (None, True, False)):
+            raise ConfigError(
+                'an episode is rewarded with {"reward": a number, "success": true or false}, or '
+                '{"failed": true} if it came to nothing through no fault of the policy'
+            )
+        earned = None if value is None or body.get("failed") else float(value)
+        episode = request.path_params["episode"]
+        return JSONResponse(await desk.finish(episode, earned, success, body.get("group")))
+
+    async def weights(request: Request) -> Response:
+        body = await _body(request)
+        if load is None:
+            raise ConfigError("this server learns by itself and takes no weights")
+        await desk.hold()
+        try:
+            load(str(body.get("path")))
+            desk.weights_changed(int(body.get("version", desk.version + 1)))
+        finally:
+            desk.go_on()
+        return JSONResponse(desk.state())
+
+    posts = {
+        "/v1/chat/completions": chat,
+        "/v1/completions": completions,
+        "/v1/episodes/{episode:path}/reward": reward,
+        "/weights": weights,
+    }
+    gets = {"/v1/models": models, "/health": state}
+    return Starlette(
+        routes=[
+            *(Route(path, _guarded(handler), methods=["POST"]) for path, handler in posts.items()),
+            *(Route(path, handler, methods=["GET"]) for path, handler in gets.items()),
+        ]
+    )
+
+
+def _guarded(handler: _Handler) -> _Handler:
+    """The handler with a caller's mistakes as answers in OpenAI's form."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (ConfigError, ContextFull) as error:
+            code = "context_length_exceeded" if isinstance(error, ContextFull) else None
+            about = {"message": str(error), "type": "invalid_request_error", "code": code}
+            return JSONResponse({"error": about}, status_code=400)
+
+    return guarded
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+    except ValueError as error:
+        raise ConfigError(f"the request is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ConfigError("the request is no JSON object")
+    for key, neutral in _NEUTRAL.items():
+        if body.get(key) is not None and body[key] not in neutral:
+            raise ConfigError(f"{key}={body[key]!r} is not supported; leave it out")
+    return body
+
+
+def _params(body: Mapping[str, Any], most: int) -> SamplingParams:
+    chosen = body.get("max_completion_tokens") or body.get("max_tokens") or most
+    temperature, seed = body.get("temperature"), body.get("seed")
+    temperature = 1.0 if temperature is None else temperature
+    if not isinstance(chosen, int) or not _is_number(temperature) or not isinstance(seed, int | None):
+        raise ConfigError("max_tokens and seed are whole numbers, and temperature is a number")
+    return SamplingParams(chosen, float(temperature), uuid.uuid4().int % 2**40 if seed is None else seed)
+
+
+def _messages(body: Mapping[str, Any]) -> list[Message]:
+    try:
+        found = [Message(_ROLES[each["role"]], _text(each.get("content"))) for each in body["messages"]]  # type: ignore[arg-type]
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"messages are a list of {{role, content}}; roles: {', '.join(_ROLES)}") from error
+    if not found or found[-1].role == "assistant":
+        raise ConfigError("the last message is one that is to be answered")
+    return found
+
+
+def _text(content: Any) -> str:
+    """A message's text; clients may send it in parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if any(part["type"] != "text" for part in content):
+        raise ConfigError("only text can be read")
+    return "".join(part["text"] for part in content)
+
+
+def _prompt(body: Mapping[str, Any]) -> list[int]:
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list) or not prompt or not all(type(token) is int for token in prompt):
+        raise ConfigError("completions take a prompt of token ids; for text there are chat/completions")
+    return prompt
+
+
+def _usage(answer: Answer) -> dict[str, int]:
+    sampled = len(answer.generation.ids)
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": sampled,
+        "total_tokens": answer.prompt_tokens + sampled,
+    }
+
+
+def _chat_answer(answer: Answer, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": {"role": "assistant", "content": answer.text},
+        "finish_reason": answer.generation.finish_reason,
+        "logprobs": None,
+    }
+    if body.get("logprobs"):
+        pairs = zip(answer.generation.ids, answer.generation.logprobs, strict=True)
+        choice["logprobs"] = {"content": [{"token": f"token_id:{i}", "logprob": value} for i, value in pairs]}
+    return _envelope("chat.completion", model, choice, answer)
+
+
+def _completion_answer(answer: Answer, model: str, prompt: list[int]) -> dict[str, Any]:
+    ids = list(answer.generation.ids)
+    choice = {
+        "index": 0,
+        "text": answer.text,
+        "finish_reason": answer.generation.finish_reason,
+        "token_ids": ids,
+        "prompt_token_ids": prompt,
+        "logprobs": {
+            "tokens": [f"token_id:{token}" for token in ids],
+            "token_logprobs": list(answer.generation.logprobs),
+        },
+    }
+    return _envelope("text_completion", model, choice, answer)
+
+
+def _envelope(kind: str, model: str, choice: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    return {
+        "id": f"palestra-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": _usage(answer),
+        "system_fingerprint": f"version-{answer.generation.policy_version}",
+    }
+
+
+def _stream(said: dict[str, Any]) -> Response:
+    """The answer as one event, for clients that ask for a stream; nothing is gained by it."""
+    (choice,) = said["choices"]
+    part = {"index": 0, "delta": choice["message"], "finish_reason": choice["finish_reason"]}
+    event = {**said, "object": "chat.completion.chunk", "choices": [part]}
+    return Response(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n", media_type="text/event-stream")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

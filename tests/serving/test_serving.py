@@ -1,0 +1,185 @@
+"""The server as programs see it, and a program that trains its policy through it."""
+
+import json
+import signal
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from model_servers import served
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.models import save_policy
+from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.store import RunFolder
+from palestra.training import checkpoints
+
+ASKED = [{"role": "user", "content": "left or right?"}]
+SETTINGS = (
+    "rl.updates=3",
+    "rl.tasks_per_update=2",
+    "rl.group_size=3",
+    "rl.validate_every=1",
+    "rl.learning_rate=0.002",
+    "policy.threads=1",
+    "policy.action_tokens=6",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer(["left or right", "go on"], 300)
+    model = new_nano(tokenizer.get_vocab_size(), hidden=32, feed_forward=48, heads=2, seed=1)
+    save_policy(made, model, RoleTokenTemplate(tokenizer))
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(folder, tmp_path_factory):
+    with served(folder, folder=tmp_path_factory.mktemp("server")) as (url, _):
+        yield url
+
+
+def post(url: str, body: object, **headers: str) -> dict:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def refusal(url: str, body: object) -> str:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(url, body)
+    assert caught.value.code == 400
+    return json.loads(caught.value.read())["error"]["message"]
+
+
+def test_a_chat_client_gets_an_answer_in_its_form(address):
+    answer = post(f"{address}/chat/completions", {"messages": ASKED, "max_tokens": 5, "logprobs": True})
+    (choice,) = answer["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert answer["usage"]["completion_tokens"] == len(choice["logprobs"]["content"]) <= 5
+    parts = [{"role": "user", "content": [{"type": "text", "text": "left or right?"}]}]
+    same = [
+        post(f"{address}/chat/completions", {"messages": each, "seed": 3})["choices"][0]["message"]
+        for each in (ASKED, parts)
+    ]
+    assert same[0] == same[1]
+
+
+def test_a_client_that_streams_gets_the_answer_as_one_event(address):
+    body = {"messages": ASKED, "stream": True, "seed": 3}
+    request = urllib.request.Request(f"{address}/chat/completions", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line]
+    assert lines[1] == "data: [DONE]"
+    whole = post(f"{address}/chat/completions", {"messages": ASKED, "seed": 3})["choices"][0]["message"]
+    assert json.loads(lines[0].removeprefix("data: "))["choices"][0]["delta"] == whole
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("chat/completions", {"messages": ASKED, "top_p": 0.9}, "top_p=0.9 is not supported"),
+        ("chat/completions", {"messages": ASKED, "n": 2}, "n=2 is not supported"),
+        ("chat/completions", {"messages": ASKED, "tools": [{}]}, "tools=[{}] is not supported"),
+        ("chat/completions", {"messages": []}, "one that is to be answered"),
+        ("chat/completions", {"messages": [{"role": "judge", "content": "x"}]}, "roles: system"),
+        ("chat/completions", {"messages": ASKED, "temperature": "hot"}, "temperature is a number"),
+        ("chat/completions", {"messages": ASKED, "temperature": -1}, "temperature must be 0"),
+        ("chat/completions", {"messages": ASKED, "max_tokens": 0.5}, "whole numbers"),
+        ("chat/completions", [1], "no JSON object"),
+        ("chat/completions", b"{", "no JSON"),
+        ("completions", {"prompt": "left"}, "a prompt of token ids"),
+        ("completions", {"prompt": [5], "stop_token_ids": [77]}, "not with [77]"),
+        ("completions", {"prompt": [5] * 4000}, "the prompt has 4000 tokens"),
+        ("episodes/none/reward", {"reward": 1}, "no episode 'none' is being played"),
+        ("episodes/none/reward", {"reward": "good"}, "a number"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(address, path, body, message):
+    assert message in refusal(f"{address}/{path}", body)
+
+
+def test_weights_of_nowhere_are_refused_and_the_server_goes_on(address):
+    assert "cannot be loaded" in refusal(address.replace("/v1", "/weights"), {"path": "/nowhere"})
+    assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def program(url: str, stop: threading.Event, count: int = 6) -> None:
+    """An agent of two turns that is rewarded for short answers, playing until the server is gone."""
+
+    def play(worker: int) -> None:
+        number = 0
+        while not stop.is_set():
+            group = f"task-{number % 4}"
+            episode, messages = f"{worker}-{number}", list(ASKED)
+            number += 1
+            try:
+                for _ in range(2):
+                    headers = {"X-Episode-Id": episode, "X-Group-Id": group}
+                    answer = post(f"{url}/chat/completions", {"messages": messages}, **headers)
+                    messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
+                size = len(messages[1]["content"])
+                post(f"{url}/episodes/{episode}/reward", {"reward": -size / 10, "success": size < 5})
+            except (OSError, ValueError):
+                return
+
+    threads = [threading.Thread(target=play, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def run_program(url: str, process) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=program, args=(url, stop))
+    thread.start()
+    try:
+        assert process.wait(timeout=120) == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_program_of_its_own_trains_the_policy_it_talks_to(folder, tmp_path):
+    out = tmp_path / "run"
+    changes = [part for change in SETTINGS for part in ("--set", change)]
+    with served(folder, "--learn", "--out", out, *changes, folder=tmp_path) as (url, process):
+        run_program(url, process)
+    run = RunFolder.open(out)
+    rows = [row for row in run.read_metrics()[0] if row["stage"] == "rl"]
+    assert [row["update"] for row in rows] == [1, 2, 3]
+    assert sum("tokens/trained" in row for row in rows) >= 2, "hardly an update changed the weights"
+    for update in (1, 2, 3):
+        groups = list(run.read_groups("rl", f"update-{update}"))
+        assert [len(group.trajectories) for group in groups] == [3, 3]
+        played = [t for group in groups for t in group.trajectories]
+        assert {t.policy_version for t in played} == {update - 1}
+        assert all(len(t.turns) == 2 and not any(turn.prompt_ids for turn in t.turns) for t in played)
+        assert all(t.reward == -len(t.turns[0].action) / 10 for t in played)
+    assert run.stage_result("rl") == {"updates": 3}
+    assert (out / "report.html").exists()
+
+
+def test_a_server_that_was_killed_goes_on_with_its_learning(folder, tmp_path):
+    out = tmp_path / "run"
+    changes = [part for change in SETTINGS for part in ("--set", change)]
+    with served(folder, "--learn", "--out", out, *changes, folder=tmp_path) as (url, process):
+        stop = threading.Event()
+        thread = threading.Thread(target=program, args=(url, stop))
+        thread.start()
+        while not checkpoints(out / "checkpoints" / "rl"):
+            assert process.poll() is None
+            stop.wait(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        stop.set()
+        thread.join()
+    with served(out, "--resume", folder=tmp_path) as (url, process):
+        run_program(url, process)
+    rows = [row["update"] for row in RunFolder.open(out).read_metrics()[0] if row["stage"] == "rl"]
+    assert rows == [1, 2, 3]
