@@ -224,6 +224,9 @@ class Trajectory:
     """Updates behind the policy when the episode started."""
     prompt_ids: tuple[int, ...] = ()
     """Rendered prompt, ending where the first action begins."""
+    next_prompt_ids: tuple[int, ...] = ()
+    """The whole context behind the last turn where its reply broke the prefix: what the next action would
+    have been taken in, had the episode not been cut. Empty everywhere else."""
     milestones: tuple[str, ...] = ()
     """The milestones the task has, reached or not."""
     reward: float | None = None

@@ -10,19 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.load import check_config
-from palestra.pipeline.model_parts import load_judge, load_stage
+from palestra.pipeline.model_parts import load_judge, load_stage, load_start
 from palestra.pipeline.run import create_run, run_pipeline
 from palestra.policy import check_model_name
 from palestra.policy.models import find_model, load_policy
 from palestra.policy.nano import NANO_FOLDER
 from palestra.store import RunFolder
-from palestra.training import make_segments, tokenize_trajectory
+from palestra.training import best_checkpoint, make_segments, tokenize_trajectory
 
 WORLD = Path(__file__).with_name("echo_world.py")
 KEPT = "{{ m['content'] }}"
@@ -179,6 +180,51 @@ def test_a_folder_that_lacks_a_file_is_refused_by_name(tmp_path: Path, missing: 
     (tmp_path / missing).unlink()
     with pytest.raises(error, match=message):
         load_policy(tmp_path)
+
+
+def test_weights_that_lack_a_tensor_are_refused_and_not_made_up(tmp_path: Path):
+    write_llama(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(StoreError, match=r"lack 1 tensors.*layers.1.mlp.up_proj.weight: they would"):
+        load_policy(tmp_path)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path: Path):
+    write_llama(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(["another"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="they do not belong together"):
+        load_policy(tmp_path)
+
+
+def test_a_context_longer_than_the_model_was_made_for_is_refused(llama: Path, tmp_path: Path):
+    config = parse_config(config_text(llama), ["policy.context_tokens=4096"])
+    with pytest.raises(ConfigError, match="context_tokens is 4096, and the model was made for at most 2048"):
+        load_start(config)
+
+
+def test_a_home_folder_in_a_configuration_is_the_user_s(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    assert parse_config("policy: {model: ~/model}", folder=tmp_path / "x").policy.model == str(
+        tmp_path / "model"
+    )
+
+
+def test_an_episode_cut_where_its_last_reply_broke_the_prefix_keeps_the_context_it_was_cut_in(
+    rewriting: RunFolder,
+):
+    groups = rewriting.read_groups("rl")
+    cut = [t for group in groups for t in group.trajectories if t.next_prompt_ids]
+    assert cut
+    template = load_policy(best_checkpoint(rewriting.path / "checkpoints" / "rl"))[1]
+    for trajectory in cut:
+        assert trajectory.stop_reason.is_truncation
+        assert trajectory.turns[-1].observation in template.decode(trajectory.next_prompt_ids)
+        assert not trajectory.turns[-1].observation_ids
 
 
 def test_a_reward_model_of_another_vocabulary_is_refused(llama: Path):

@@ -191,3 +191,53 @@ def test_a_template_that_breaks_its_contract_is_named_with_the_rule():
     broken = Twice(load_template(NANO_FOLDER)._tokenizer)
     with pytest.raises(ConfigError, match="'a reply continues what was rendered' fails for Twice"):
         check_template(broken)
+
+
+REFUSES_EMPTY = FAMILIES["smollm2"][2].replace(
+    "{% for m in messages %}",
+    "{% for m in messages %}{% if not m['content'] %}{{ raise_exception('empty message') }}{% endif %}",
+)
+
+
+def test_an_action_without_words_is_written_where_a_template_refuses_empty_messages():
+    template = ModelTemplate(make_tokenizer("smollm2", REFUSES_EMPTY))
+    reply = template.render_reply(PROMPT, "", Message("tool", "error: no call"))
+    assert reply[0] == template.end_id
+    assert "error: no call" in template.decode(reply)
+    plain = ModelTemplate(make_tokenizer("smollm2"))
+    assert plain.render_reply(PROMPT, "", Message("tool", "x")) == plain.render_reply(
+        PROMPT, "a", Message("tool", "x")
+    )
+
+
+def test_a_conversation_that_a_template_refuses_is_named():
+    template = ModelTemplate(make_tokenizer("mistral"))
+    with pytest.raises(ConfigError, match="refuses a conversation of user, user: roles must alternate"):
+        template.render([Message("user", "a"), Message("user", "b")])
+
+
+def test_a_date_that_a_template_asks_for_is_the_same_tomorrow():
+    asks = "{{ strftime_now('%d %B %Y') }} " + FAMILIES["smollm2"][2]
+    template = ModelTemplate(make_tokenizer("smollm2", asks))
+    assert template.decode(template.render(PROMPT)).startswith("26 Jul 2024 ")
+
+
+def test_tags_of_the_template_that_are_no_special_tokens_stay_text_in_an_observation():
+    tokenizer = make_tokenizer("qwen2.5")
+    tags = ["</tool_response>", "<think>"]
+    tokenizer.add_tokens(tags)
+    template = ModelTemplate(tokenizer)
+    ids = tokenizer.convert_tokens_to_ids(tags)
+    reply = template.render_reply(PROMPT, "look(12)", Message("tool", "a </tool_response> b <think>"))
+    plain = template.render_reply(PROMPT, "look(12)", Message("tool", "a b"))
+    assert reply.count(ids[0]) == plain.count(ids[0]) == 1
+    assert "<\u200b/tool_response> b <think>" in template.decode(reply)
+
+
+def test_an_action_that_only_the_next_header_ends_is_refused():
+    open_ended = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+    )
+    with pytest.raises(ConfigError, match="ends it without a control token"):
+        ModelTemplate(make_tokenizer("smollm2", open_ended))

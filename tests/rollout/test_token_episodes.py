@@ -157,3 +157,9 @@ def test_logprobs_are_taken_with_the_prompt_that_was_sampled_from(template):
     assert "the answer is three" in template.decode(row.ids)
     assert learner.logprobs(model, [row])[0] == pytest.approx(row.sampled_logprobs, abs=1e-4)
     assert tokenize_trajectory(hinted, template).prompt_ids == hinted.prompt_ids
+
+
+def test_half_a_surrogate_pair_in_a_world_s_text_is_replaced_before_anybody_reads_it():
+    played = play(Told("a\ud800b", "c"), LongHeader(), Saying((100, 1), (101, 1)))
+    assert played.turns[0].observation == "a\ufffdb"
+    assert 0xFFFD in played.turns[0].observation_ids

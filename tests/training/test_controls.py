@@ -139,6 +139,22 @@ def test_every_pass_goes_over_every_row_once_in_an_order_of_its_own():
     assert first != second
 
 
+def test_the_rows_of_an_episode_stay_in_one_step():
+    lengths = {"long": 6, **{str(n): 1 for n in range(7)}}
+    rows = [
+        replace(make_segments(attempt(name, (5, 6)), [1.0])[0], ids=(n, 5, 6))
+        for name, count in lengths.items()
+        for n in range(count)
+    ]
+    parts = list(minibatches(rows, 1, SETTINGS))[:3]
+    held = [{row.trajectory_id for row in part} for part in parts]
+    assert sorted(len(names) for names in held) == [2, 3, 3]
+    assert sum("long" in names for names in held) == 1
+    assert sum(map(len, parts)) == 13
+    (kept,) = [[row.ids[0] for row in part if row.trajectory_id == "long"] for part in parts if len(part) > 3]
+    assert kept == list(range(6))
+
+
 def attempt(name: str, *actions: tuple[int, ...], reward: float | None = 1.0) -> Trajectory:
     turns = tuple(
         Turn(

@@ -95,6 +95,17 @@ def test_states_of_a_context_that_was_written_anew_are_in_a_row_of_their_own():
     assert marked == [[2], [3, 7]]
 
 
+def test_the_state_an_episode_was_cut_in_has_a_row_of_its_own_where_the_last_reply_broke_the_prefix():
+    episode = played("t", ((10, 11), 0.0), stop=StopReason.max_turns)
+    (turn,) = episode.turns
+    episode = replace(episode, turns=(replace(turn, observation_ids=()),), next_prompt_ids=(4, 5, 6))
+    rows = state_segments(episode, "turn", cut=True)
+    assert [row.ids for row in rows] == [(2, 3, 10, 11), (4, 5, 6, 0)]
+    marked = [[at for at, marked in enumerate(row.action_mask) if marked] for row in rows]
+    assert marked == [[2], [3]]
+    assert len(state_segments(episode, "turn")) == 1
+
+
 def test_a_critic_s_credit_is_the_same_in_one_row_as_in_two_of_the_same_context():
     whole = played("t", ((10, 11), 0.5), ((12, 1), 1.0))
     first, second = whole.turns

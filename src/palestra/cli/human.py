@@ -84,8 +84,9 @@ class HumanPolicy:
         """The narrator has shown it."""
         return ()
 
-    def close(self) -> None:
+    def close(self) -> tuple[int, ...]:
         """Nothing to let go."""
+        return ()
 
 
 class Narrator:

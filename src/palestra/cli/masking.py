@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from palestra.errors import ConfigError
+
+_ONLINE = re.compile(r"(rl|mine\d+)/")
+"""Ids of episodes that were learned from as they were played."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,14 +89,19 @@ def _rows(
     from palestra.training import advantage_segments, make_segments
 
     algorithm, without = configured_algorithm(config), make_segments(played, [0.0] * len(played.turns))
-    if not played.id.startswith(("rl/", "mine")):
+    if not _ONLINE.match(played.id):
         return without, "Advantages are not shown: they belong to online learning."
+    if config.loss.kl_in == "reward" and config.loss.kl_weight:
+        return without, "Advantages are not shown: the distance to the reference was a cost in them."
     if algorithm.critic is not None:
         return without, "Advantages are not shown: a critic gave them, and it has learned since."
     credit = algorithm.make_credit(config.credit.batch_share)
     rows = advantage_segments(batch, credit, config.credit.negative_weight)
     mine = [row for row in rows if row.trajectory_id == played.id]
-    return (mine, "") if mine else (without, "It is not trained on: nothing in its group can be compared.")
+    if not mine:
+        return without, "It is not trained on: nothing in its group can be compared."
+    alone = not config.rl.max_policy_lag
+    return mine, "" if alone else "Advantages are those of its first update; it may be in the next one too."
 
 
 def _drifted(played: Trajectory, template: ChatTemplate) -> int:

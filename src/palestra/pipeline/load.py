@@ -122,7 +122,7 @@ def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
     policy = values.get("policy", {})
     model = policy.get("model", "nano") if isinstance(policy, dict) else "nano"
     if isinstance(model, str) and model not in BUILTIN_MODELS:
-        anchored = (folder / model).resolve()
+        anchored = (folder / Path(model).expanduser()).resolve()
         if anchored.exists() or not is_hub_id(model):
             policy["model"] = str(anchored)
     rubric = values.get("rubric", {})

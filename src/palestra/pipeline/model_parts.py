@@ -229,5 +229,11 @@ def _wrap(
     checkpoint: Path | None,
     base: Path | None = None,
 ) -> LoadedPolicy:
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and config.policy.context_tokens > most:
+        raise ConfigError(
+            f"policy.context_tokens is {config.policy.context_tokens}, and the model was made for at most "
+            f"{most} tokens: lower it."
+        )
     engine = _make_engine(model, template, config, version)
     return LoadedPolicy(model, template, engine, config, version, checkpoint, base)

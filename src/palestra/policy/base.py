@@ -47,8 +47,13 @@ class Conversation(Protocol):
     def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
         """Take in the world's reply and what happened; returns the ids it added."""
 
-    def close(self) -> None:
-        """The episode is over."""
+    def close(self) -> tuple[int, ...]:
+        """The episode is over.
+
+        Returns:
+            The context that the next action would have been taken in, if it was rendered anew after the last
+            one; else nothing.
+        """
 
 
 class Policy(Protocol):
@@ -123,6 +128,7 @@ class TokenConversation:
         """Append the reply; nothing is appended where the conversation was rendered anew."""
         return self._transcript.observe(self._action, text, facts)
 
-    def close(self) -> None:
+    def close(self) -> tuple[int, ...]:
         """Let the engine forget the episode."""
         self._policy.engine.release(self._session)
+        return self._transcript.anew

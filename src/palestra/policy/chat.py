@@ -32,6 +32,10 @@ class ChatTemplate(Protocol):
     def end_id(self) -> int:
         """The id that ends an action; sampled by the policy, hence trained on."""
 
+    @property
+    def highest_id(self) -> int:
+        """The highest id that text is written with."""
+
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a whole conversation followed by the header of the next action."""
 
@@ -91,6 +95,11 @@ class RoleTokenTemplate:
     def end_id(self) -> int:
         """The id of ``<|end|>``."""
         return self._ids[END]
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id of the vocabulary."""
+        return int(self._tokenizer.get_vocab_size()) - 1
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of ``messages`` followed by the header of the next action."""

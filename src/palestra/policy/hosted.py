@@ -75,5 +75,6 @@ class HostedConversation:
         self._said.append({"role": "user", "content": text})
         return ()
 
-    def close(self) -> None:
+    def close(self) -> tuple[int, ...]:
         """Nothing is kept."""
+        return ()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from palestra.errors import ConfigError
 from palestra.policy.engine import Generation, SamplingParams
-from palestra.policy.forward import last_hidden
+from palestra.policy.forward import last_hidden, logits_of
 from palestra.policy.models import model_from_bytes, weights_to_bytes
 from palestra.policy.slot_cache import SlotCache
 from palestra.types import FinishReason
@@ -236,8 +236,7 @@ class LocalEngine:
         hidden = last_hidden(self.model, ids, mask, positions, self._cache)
         self._cache.advance()
         last = (counts - 1).clamp_min(0)
-        logits: Tensor = self.model.get_output_embeddings()(hidden[torch.arange(len(last)), last])
-        return logits.float()
+        return logits_of(self.model, hidden[torch.arange(len(last)), last])
 
     def _sample(self, requests: list[_Request], logits: Tensor) -> None:
         """Draw one token a row by inverse CDF of its own uniforms, and finish what is finished."""

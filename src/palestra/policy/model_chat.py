@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from palestra.errors import ConfigError
 from palestra.types import Message
 
 _ZERO_WIDTH_SPACE = "\u200b"
-_SETTINGS = {"date_string": "26 Jul 2024"}
-"""What templates are told besides the messages: one date, or a prompt would change at midnight."""
+_DATE = "26 Jul 2024"
+"""What templates are told that ask for today's date, or a prompt would change at midnight."""
+_DATE_MACRO = "{%- macro strftime_now(format) -%}" + _DATE + "{%- endmacro -%}"
+_NO_WORDS = "\u200b"
+"""Said in place of an action without words where a template refuses an empty one."""
 _SYSTEM, _ASKED, _SAID, _SEEN = "Srules", "Uasked", "Asaid", "Oseen"
 """Contents of a conversation that a template is tried out with."""
 
@@ -44,14 +49,17 @@ class ModelTemplate:
                 "conversation is written. Take the model's instruct or chat version."
             )
         self._tokenizer = tokenizer
+        self._source = _source_of(tokenizer)
         tokenizer.backend_tokenizer.no_truncation()  # a tokenizer.json may hold both
         tokenizer.backend_tokenizer.no_padding()
-        control = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._control = re.compile(
-            "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or r"(?!)"
+        added = tokenizer.added_tokens_decoder.values()
+        self._control = _any_of([token.content for token in added if token.special])
+        self._spelled = _any_of(
+            [t.content for t in added if t.special or (t.content.strip() and t.content in self._source)]
         )
+        self._empty = ""
         self._has_system = self._shows(["system", "user"], [_SYSTEM, _ASKED])
-        speaks_of_tools = re.search(r"""['"](tool|ipython)['"]""", str(tokenizer.chat_template))
+        speaks_of_tools = re.search(r"""['"](tool|ipython)['"]""", self._source)
         roles, contents = ["user", "assistant", "tool"], [_ASKED, _SAID, _SEEN]
         self._has_tool = bool(speaks_of_tools) and self._shows(roles, contents)
         if not self._has_tool and not self._shows(["user", "assistant", "user"], contents):
@@ -60,11 +68,19 @@ class ModelTemplate:
                 "assistant's: an agent's observations cannot be written in it. Take another model."
             )
         self._has_system = self._has_system and self._keeps_system()
+        if not self._shows(["user", "assistant", "user"], [_ASKED, "", _SEEN]):
+            self._empty = _NO_WORDS
         self._gap, self.end_id = self._after_header()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the tokenizer; what was found out about its template is found out again."""
         return type(self), (self._tokenizer,)
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id but for control tokens, of which some stand for images and are never written."""
+        known: dict[str, int] = self._tokenizer.get_vocab()
+        return max([self.end_id, *(i for token, i in known.items() if not self._control.fullmatch(token))])
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a whole conversation followed by the header of the next action."""
@@ -74,7 +90,7 @@ class ModelTemplate:
         """What the template adds behind an action; None where it rewrites what came before."""
         before = self._text(history)
         after = self._text([*history, Message("assistant", action), reply])
-        tail = _behind(after[len(before) :], self._guarded(action)) if after.startswith(before) else None
+        tail = _behind(after[len(before) :], self._said(action)) if after.startswith(before) else None
         if tail is None:
             return None
         ids = self._ids(tail)
@@ -84,10 +100,10 @@ class ModelTemplate:
         """Ids of an action's text as they follow the header of ``history``."""
         before = self._text(history)
         header = self._ids(before)
-        whole = self._ids(before + self._gap + self._guarded(action))
+        whole = self._ids(before + self._gap + self._said(action))
         if whole[: len(header)] == header:
             return whole[len(header) :]
-        return self._ids(self._gap + self._guarded(action))
+        return self._ids(self._gap + self._said(action))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without a closing end token; other control tokens stay visible."""
@@ -116,7 +132,11 @@ class ModelTemplate:
         gap, _, tail = after[len(before) :].partition(_SAID)
         ids = self._ids(tail.lstrip())
         special = {key for key, token in self._tokenizer.added_tokens_decoder.items() if token.special}
-        if not after.startswith(before) or gap.strip() or ids[0] not in special:
+        closed = self._apply(
+            [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _SAID}], prompt=False
+        )
+        ends = self._ids(closed.partition(_SAID)[2].lstrip())[:1] == ids[:1]
+        if not after.startswith(before) or gap.strip() or ids[0] not in special or not ends:
             raise ConfigError(
                 "The model's chat template does not write an assistant's message as its generation prompt "
                 "begins it, or ends it without a control token, so no action could be told from the rest: "
@@ -147,7 +167,8 @@ class ModelTemplate:
         said: list[dict[str, str]] = []
         system = ""
         for message in messages:
-            content = self._guarded(message.content)
+            acted = message.role == "assistant"
+            content = self._said(message.content) if acted else _broken_up(self._spelled, message.content)
             if message.role == "system" and not self._has_system:
                 system = content + "\n\n"
                 continue
@@ -156,19 +177,47 @@ class ModelTemplate:
             system = ""
         return self._apply(said)
 
-    def _apply(self, said: Sequence[dict[str, str]]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(said), tokenize=False, add_generation_prompt=True, **_SETTINGS
-        )
+    def _apply(self, said: Sequence[dict[str, str]], *, prompt: bool = True) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(said),
+                tokenize=False,
+                add_generation_prompt=prompt,
+                chat_template=self._source,
+                date_string=_DATE,
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in said)
+            raise ConfigError(
+                f"The model's chat template refuses a conversation of {roles}: {error}"
+            ) from error
         return text
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _guarded(self, text: str) -> str:
-        """The text with its control tokens broken up, so that they end and open nothing."""
-        return self._control.sub(lambda found: found[0][:1] + _ZERO_WIDTH_SPACE + found[0][1:], text)
+    def _said(self, action: str) -> str:
+        """An action's text as it is given to the template, which may know its own tags of thinking."""
+        return _broken_up(self._control, action) if action.strip() or not self._empty else self._empty
+
+
+def _source_of(tokenizer: Any) -> str:
+    """The text of the template that conversations without tools are written with."""
+    try:
+        return _DATE_MACRO + str(tokenizer.get_chat_template())
+    except ValueError as error:
+        raise ConfigError(f"The model's tokenizer has no chat template to choose: {error}") from error
+
+
+def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
+    longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _broken_up(control: re.Pattern[str], text: str) -> str:
+    """The text with its control tokens broken up, so that they end and open nothing."""
+    return control.sub(lambda found: found[0][:1] + _ZERO_WIDTH_SPACE + found[0][1:], text)
 
 
 def _behind(text: str, said: str) -> str | None:

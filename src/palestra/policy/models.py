@@ -20,6 +20,7 @@ from palestra.errors import ConfigError, StoreError
 from palestra.policy.adapters import plain_weights
 from palestra.policy.chat import ChatTemplate, RoleTokenTemplate
 from palestra.policy.cpu_kernels import use_cpu_kernels
+from palestra.policy.forward_check import check_forward
 from palestra.policy.model_chat import ModelTemplate
 from palestra.policy.model_names import BUILTIN_MODELS, check_model_name, is_hub_id
 from palestra.policy.nano import NANO_FOLDER
@@ -55,8 +56,8 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, ChatTemplate]:
     """Model (float32, eval mode) and template from a folder of weights, config and tokenizer.
 
     Raises:
-        StoreError: a file is missing or unreadable.
-        ConfigError: its tokenizer or chat template cannot be used.
+        StoreError: a file is missing or unreadable, or weights are.
+        ConfigError: its architecture, tokenizer or chat template cannot be used.
     """
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         raise StoreError(
@@ -64,12 +65,26 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, ChatTemplate]:
             "checkpoint wrote, or one of a Hugging Face causal language model."
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True
+        )
     except Exception as error:  # each of the libraries raises its own kind
         raise StoreError(f"The policy in {folder} cannot be loaded: {error}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise StoreError(
+            f"The weights in {folder} lack {len(missing)} tensors that its config.json asks for, such as "
+            f"{missing[0]}: they would be random. Fetch the files again."
+        )
     use_cpu_kernels(model)
     model.eval()
-    return model, load_template(folder)
+    check_forward(model)
+    template = load_template(folder)
+    if template.highest_id >= model.config.vocab_size:
+        raise ConfigError(
+            f"The tokenizer in {folder} has ids up to {template.highest_id}, and the model only "
+            f"{model.config.vocab_size} of them: they do not belong together."
+        )
+    return model, template
 
 
 def load_template(folder: Path) -> ChatTemplate:

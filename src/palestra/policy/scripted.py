@@ -120,8 +120,9 @@ class ScriptedConversation:
         """Scripts read the world instead."""
         return ()
 
-    def close(self) -> None:
+    def close(self) -> tuple[int, ...]:
         """Nothing to let go."""
+        return ()
 
 
 def _plan(world: ScriptableWorld) -> Iterator[ToolCall]:

@@ -21,7 +21,7 @@ class SlotCache(ModelCache):
     def __init__(self, config: PreTrainedConfig, slots: int, tokens: int, device: torch.device) -> None:
         """Allocate; memory is slots x tokens x layers x 2 x hidden floats, touched only as it fills."""
         kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-        heads = config.num_key_value_heads
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         reach = getattr(config, "conv_L_cache", 3) - 1
         self._keys: dict[int, Tensor] = {}

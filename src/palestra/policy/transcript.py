@@ -59,7 +59,8 @@ class Transcript:
         self._shortened = self._kept_lines = 0
         self.ids = list(template.render(prompt))
         """All that is shown now."""
-        self._anew: tuple[int, ...] = ()
+        self.anew: tuple[int, ...] = ()
+        """The whole context, if it was rendered anew since the last action; else empty."""
 
     def act(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Append an action.
@@ -67,7 +68,7 @@ class Transcript:
         Returns:
             The whole context it was taken in, if that was rendered anew since the last one; else nothing.
         """
-        anew, self._anew = self._anew, ()
+        anew, self.anew = self.anew, ()
         self.ids += ids
         return anew
 
@@ -94,7 +95,7 @@ class Transcript:
             added = added[1:]
         if added is None or (self._window.mode != "full" and not self._fits(len(self.ids) + len(added))):
             self.ids = self._render_anew()
-            self._anew = tuple(self.ids)
+            self.anew = tuple(self.ids)
             return ()
         self.ids += added
         return tuple(added)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from palestra.errors import ContextFull, EngineError, PalestraError, WorldError
 from palestra.policy import Conversation, Policy
 from palestra.rollout.limits import Limits
+from palestra.store import readable
 from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
 
 Reply = TypeVar("Reply")
@@ -66,7 +67,8 @@ async def run_episode(
     conversation: Conversation | None = None
     try:
         prompt_text = _ask(lambda: world.reset(seed=task.seed, options={"task": task}))[0]
-        record.prompt = (Message("system", world.system_prompt), Message("user", prompt_text))
+        said = readable(world.system_prompt), readable(prompt_text)
+        record.prompt = (Message("system", said[0]), Message("user", said[1]))
         conversation = policy.open(record.prompt, world, key.seed, key.id)
         record.prompt_ids = conversation.prompt_ids
         record.stop = await _take_turns(world, conversation, limits, record, started)
@@ -74,7 +76,7 @@ async def run_episode(
         record.stop, record.error = StopReason.env_error, str(failure)
     finally:
         if conversation is not None:
-            conversation.close()
+            record.next_prompt_ids = conversation.close()
         _close(world)
     failed = record.stop is StopReason.env_error
     return Trajectory(
@@ -87,6 +89,7 @@ async def run_episode(
         policy=policy.name,
         policy_version=policy.version,
         prompt_ids=record.prompt_ids,
+        next_prompt_ids=record.next_prompt_ids if record.stop.is_truncation else (),
         milestones=tuple(world.milestones),
         error=record.error,
         seconds=time.perf_counter() - started,
@@ -113,6 +116,7 @@ class _Record:
     def __init__(self) -> None:
         self.prompt: tuple[Message, ...] = ()
         self.prompt_ids: tuple[int, ...] = ()
+        self.next_prompt_ids: tuple[int, ...] = ()
         self.turns: list[Turn] = []
         self.stop = StopReason.env_error
         self.error: str | None = None
@@ -132,7 +136,8 @@ async def _take_turns(
         except (WorldError, EngineError):  # a script asked the world's oracle, or a policy its server
             raise _WorldFailed(traceback.format_exc()) from None
         action = Action(sampled.text, sampled.finish_reason)
-        observation, reward, terminated, truncated, info = _ask(partial(world.step, action))
+        answer, reward, terminated, truncated, info = _ask(partial(world.step, action))
+        observation = readable(answer)
         turn = Turn(
             action=sampled.text,
             observation=observation,

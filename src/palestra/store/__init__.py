@@ -6,7 +6,7 @@ lines, YAML), each replaced whole or not at all, so a killed run is readable and
 """
 
 from palestra.store.atomic import write_atomic, write_folder
-from palestra.store.codec import trajectory_from_dict, trajectory_to_dict
+from palestra.store.codec import readable, trajectory_from_dict, trajectory_to_dict
 from palestra.store.experience import ExperienceStore
 from palestra.store.folder import FORMAT_VERSION, RunFolder, check_free
 from palestra.store.trajectories import read_trajectory_file, write_trajectory_file
@@ -17,6 +17,7 @@ __all__ = [
     "RunFolder",
     "check_free",
     "read_trajectory_file",
+    "readable",
     "trajectory_from_dict",
     "trajectory_to_dict",
     "write_atomic",

@@ -30,6 +30,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     record["turns"] = [_turn_to_dict(turn) for turn in trajectory.turns]
     record["stop_reason"] = trajectory.stop_reason.value
     record["prompt_ids"] = list(trajectory.prompt_ids)
+    record["next_prompt_ids"] = list(trajectory.next_prompt_ids)
     record["milestones"] = list(trajectory.milestones)
     record["reward_parts"] = plain(trajectory.reward_parts)
     return record
@@ -50,6 +51,7 @@ def trajectory_from_dict(record: Mapping[str, Any]) -> Trajectory:
                 "turns": tuple(_turn_from_dict(turn) for turn in record["turns"]),
                 "stop_reason": StopReason(record["stop_reason"]),
                 "prompt_ids": tuple(record["prompt_ids"]),
+                "next_prompt_ids": tuple(record.get("next_prompt_ids") or ()),
                 "milestones": tuple(record["milestones"]),
             }
         )
@@ -94,6 +96,13 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 def has_lone_surrogate(text: str) -> bool:
     """Whether ``text`` holds half of a surrogate pair, which UTF-8 cannot encode."""
     return any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else False
+
+
+def readable(text: str) -> str:
+    """The text with half surrogate pairs as U+FFFD, since neither files nor tokenizers take them."""
+    if not has_lone_surrogate(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _turn_to_dict(turn: Turn) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from palestra.errors import StoreError
 from palestra.store.atomic import write_atomic
-from palestra.store.codec import has_lone_surrogate, to_json, trajectory_from_dict, trajectory_to_dict
+from palestra.store.codec import readable, to_json, trajectory_from_dict, trajectory_to_dict
 from palestra.types import TrajectoryGroup
 
 _IDS = pa.list_(pa.int32())
@@ -51,6 +51,7 @@ _SCHEMA = pa.schema(
         "policy": pa.string(),
         "policy_version": pa.int64(),
         "prompt_ids": _IDS,
+        "next_prompt_ids": _IDS,
         "milestones": pa.list_(pa.string()),
         "reward": pa.float64(),
         "reward_parts": pa.string(),
@@ -169,9 +170,7 @@ def _group(group_id: str, rows: list[dict[str, Any]]) -> TrajectoryGroup:
 def _encodable(value: Any) -> Any:
     """``value`` with half surrogate pairs replaced; lists of numbers pass untouched."""
     if isinstance(value, str):
-        if has_lone_surrogate(value):
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return value
+        return readable(value)
     if isinstance(value, dict):
         return {key: _encodable(item) for key, item in value.items()}
     if isinstance(value, list) and value and isinstance(value[0], str | dict):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from palestra.errors import ConfigError
 from palestra.policy.adapters import frozen
+from palestra.policy.forward import logits_of
 from palestra.training.aggregation import Aggregation, row_weights
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.losses import LossFunction, TokenTerms
@@ -164,8 +165,7 @@ class Learner:
 def action_logits(model: Any, batch: MicroBatch) -> Tensor:
     """(action tokens, vocabulary) float32 logits that predict each action token."""
     hidden, start = hidden_states(model, batch.ids, int(batch.before.min()))
-    logits: Tensor = model.get_output_embeddings()(hidden[batch.rows, batch.before - start])
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits_of(model, hidden[batch.rows, batch.before - start])
 
 
 def pick(logprobs: Tensor, targets: Tensor) -> Tensor:

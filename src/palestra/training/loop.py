@@ -178,13 +178,16 @@ def _learn(
 
 
 def minibatches(segments: Sequence[Segment], update: int, settings: LoopSettings) -> Iterator[list[Segment]]:
-    """Every pass goes over all rows, in an order of its own."""
-    order, size = list(segments), -(-len(segments) // settings.minibatches)
+    """Every pass goes over all episodes, in an order of its own; the rows of one stay together."""
+    rows: dict[str, list[Segment]] = {}
+    for segment in segments:
+        rows.setdefault(segment.trajectory_id, []).append(segment)
+    order, size = list(rows.values()), -(-len(rows) // settings.minibatches)
     shuffler = random.Random(sampling_seed(settings.seed, f"{settings.stage}/{update}/order"))
     for _ in range(settings.epochs):
         shuffler.shuffle(order)
         for start in range(0, len(order), size):
-            yield order[start : start + size]
+            yield [row for episode in order[start : start + size] for row in episode]
 
 
 def advantage_segments(

@@ -86,7 +86,8 @@ def state_segments(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = Fals
         trajectory: an episode with sampled ids.
         unit: a ``turn``'s state ends where its action begins; a ``token``'s ends before that token.
         cut: also mark the state that the episode was cut in, which ends with its last reply. As nothing comes
-            after it, a token that stands for nothing is appended.
+            after it, a token that stands for nothing is appended. It has a row of its own where that reply
+            broke the prefix.
     """
     rows = []
     stretches = _stretches(trajectory)
@@ -96,12 +97,19 @@ def state_segments(trajectory: Trajectory, unit: CreditUnit, *, cut: bool = Fals
             later = [unit == "token"] * (len(turn.action_ids) - 1)
             ids += turn.action_ids + turn.observation_ids
             marks += [True, *later] + [False] * len(turn.observation_ids)
-        if cut and first == stretches[-1][0]:
+        if cut and first == stretches[-1][0] and not trajectory.next_prompt_ids:
             ids.append(0)
             marks.append(True)
-        zeros = (0.0,) * len(ids)
-        rows.append(Segment(trajectory.id, tuple(ids), tuple(marks), zeros, zeros))
+        rows.append(_marked(trajectory.id, ids, marks))
+    if cut and trajectory.next_prompt_ids:
+        last = [False] * len(trajectory.next_prompt_ids)
+        rows.append(_marked(trajectory.id, [*trajectory.next_prompt_ids, 0], [*last, True]))
     return rows
+
+
+def _marked(trajectory_id: str, ids: Sequence[int], marks: Sequence[bool]) -> Segment:
+    zeros = (0.0,) * len(ids)
+    return Segment(trajectory_id, tuple(ids), tuple(marks), zeros, zeros)
 
 
 def judged_segment(trajectory: Trajectory) -> Segment:
@@ -111,8 +119,7 @@ def judged_segment(trajectory: Trajectory) -> Segment:
     the context was written anew, the row is what the last action was chosen from.
     """
     whole = make_segments(trajectory, [0.0] * len(trajectory.turns))[-1]
-    zeros = (0.0,) * (len(whole.ids) + 1)
-    return Segment(trajectory.id, (*whole.ids, 0), (*(False for _ in whole.ids), True), zeros, zeros)
+    return _marked(trajectory.id, [*whole.ids, 0], [*(False for _ in whole.ids), True])
 
 
 def tokenize_trajectory(

@@ -42,7 +42,9 @@ def clipped(
 
 
 def sequence_clipped(*, clip_low: float = 3e-4, clip_high: float = 4e-4) -> LossFunction:
-    """GSPO: the clip is decided by one ratio an episode, the geometric mean of its tokens' ratios.
+    """GSPO: the clip is decided by one ratio a row, the geometric mean of its tokens' ratios.
+
+    A row is an episode, unless its context was written anew on the way.
 
     Zheng et al. 2025, "Group Sequence Policy Optimization", equation 14 (GSPO-token), which has the
     gradient of equation 5 if all turns have one advantage and tokens are averaged within each episode first.
