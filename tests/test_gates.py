@@ -25,6 +25,7 @@ TRAINING_FILES = {
     "policy/adapters.py",
     "policy/cpu_kernels.py",
     "policy/forward.py",
+    "policy/forward_check.py",
     "policy/hosted.py",
     "policy/http.py",
     "policy/local.py",
