@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline import Reporter, parse_config
@@ -24,41 +22,9 @@ from palestra.policy.models import find_model, load_policy
 from palestra.policy.nano import NANO_FOLDER
 from palestra.store import RunFolder
 from palestra.training import best_checkpoint, make_segments, tokenize_trajectory
+from small_models import SHORTENED, write_llama
 
 WORLD = Path(__file__).with_name("echo_world.py")
-KEPT = "{{ m['content'] }}"
-SHORTENED = "{{ '...' if m['role'] == 'user' and loop.index0 > 1 and not loop.last else m['content'] }}"
-"""Earlier observations are shown as three dots, so every reply after the second breaks the prefix."""
-SAY = '{"tool_name": "say", "parameters": {"word": "red"}} number 12, word blue green lamp heard'
-
-
-def write_llama(folder: Path, shown: str = KEPT) -> Path:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        [SAY] * 4, trainers.BpeTrainer(vocab_size=380, initial_alphabet=alphabet, show_progress=False)
-    )
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")])
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n" + shown + "<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template).save_pretrained(folder)
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def config_text(model: Path) -> str:

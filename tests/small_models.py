@@ -1,0 +1,41 @@
+"""A small Llama with a tokenizer and a chat template of its own, as a Hugging Face folder."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+KEPT = "{{ m['content'] }}"
+SHORTENED = "{{ '...' if m['role'] == 'user' and loop.index0 > 1 and not loop.last else m['content'] }}"
+"""Earlier observations are shown as three dots, so every reply after the second breaks the prefix."""
+SAY = '{"tool_name": "say", "parameters": {"word": "red"}} number 12, word blue green lamp heard'
+
+
+def write_llama(folder: Path, shown: str = KEPT, *, hidden: int = 48, heads: int = 4) -> Path:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [SAY] * 4, trainers.BpeTrainer(vocab_size=380, initial_alphabet=alphabet, show_progress=False)
+    )
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")])
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n" + shown + "<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template).save_pretrained(folder)
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
