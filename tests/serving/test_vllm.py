@@ -36,10 +36,10 @@ pytestmark = [
 CONFIG = """
 world: {{name: "{world}:EchoWorld"}}
 policy: {{model: "{model}", action_tokens: 40, threads: 1, server: {{url: "{url}"}}}}
-collect: {{tasks: 8, demonstrations: 8}}
-sft: {{epochs: 1, rows_per_update: 4, optimizer: adamw, learning_rate: 0.001}}
+collect: {{tasks: 40, demonstrations: 40}}
+sft: {{epochs: 12, rows_per_update: 8, optimizer: adamw, learning_rate: 0.003}}
 gate: {{tasks: 2, min_format_compliance: 0, min_success_at_group: 0}}
-rl: {{updates: 3, tasks_per_update: 2, group_size: 4, optimizer: adamw, temperature: 0.8,
+rl: {{updates: 3, tasks_per_update: 6, group_size: 4, optimizer: adamw, temperature: 0.8,
   validation_tasks: 2}}
 rollout: {{max_turns: 4, max_invalid: 9, max_repeats: 9}}
 mine: {{rounds: 0}}
