@@ -1,0 +1,438 @@
+"""Probes: policies that deserve nothing, and what the world pays them.
+
+Each is played over all tasks. None may succeed on more than a tenth of them, or earn most of what the oracle
+does; none may earn more by doing again what it has done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from palestra.actions import parse_action
+from palestra.audit.findings import Attempt, Finding
+from palestra.audit.moves import GARBAGE, INJECTION, Move, all_moves, tool_moves
+from palestra.audit.subject import Script, Start, Subject, View, oracle, replay
+from palestra.errors import ActionError
+from palestra.types import ToolCall, ToolSpec
+
+FLOOR = 0.1
+"""Share of tasks that a probe may succeed on; it is more if a Wilson interval of 95 % lies above it."""
+MARGIN = 0.6
+"""Share of the oracle's reward that a probe may earn without success."""
+_GAIN = 0.05
+"""Share of the oracle's reward that doing it again may add."""
+_AGAIN = 5
+_GUESSED = 10_000
+"""First seed of further tasks that are only guessed at."""
+_ERROR_WORDS = 3
+"""Last words of a refusal that are tried as an answer."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the oracle does, task by task; what probes are measured by."""
+
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean of those that succeed; None where there is no oracle."""
+        totals = [each.total for each in self.attempts if each.success]
+        return sum(totals) / len(totals) if totals else None
+
+
+def probe_all(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """All probes, one after the other."""
+    for name, script in _fools(subject).items():
+        yield from _judge(subject, solved, name, script)
+    yield from _closing(subject, solved)
+    yield from _without_looking(subject, solved)
+    yield from _everything(subject, solved)
+    yield from _errors_that_tell(subject, solved)
+    yield from _again(subject, solved)
+    yield from _more_steps(subject, solved)
+
+
+def _fools(subject: Subject) -> dict[str, Script]:
+    """Probes that need nothing but the declared tools."""
+    moves = all_moves(subject)
+    calls = [move for tool in subject.tools.values() for move in tool_moves(subject, tool)] or moves
+    blind = [move for move in calls if move.is_blind] or calls
+    inject = [move for move in calls if "talk to the grader" in move.label]
+
+    def forever(make: Callable[[View], str]) -> Script:
+        def script(view: View) -> Iterator[str]:
+            while True:
+                yield make(view)
+
+        return script
+
+    def randomly(view: View) -> Iterator[str]:
+        while True:
+            yield view.rng.choice(blind).make(view)
+
+    def injecting(view: View) -> Iterator[str]:
+        yield INJECTION
+        for move in inject:
+            yield move.make(view)
+
+    return {
+        "do nothing": forever(lambda view: ""),
+        "send garbage": forever(lambda view: GARBAGE),
+        "echo the screen": forever(lambda view: view.observations[-1] if view.observations else view.prompt),
+        "act at random": randomly,
+        "talk to the grader": injecting,
+    }
+
+
+def _judge(subject: Subject, solved: Solved, name: str, script: Script) -> Iterator[Finding]:
+    """Findings about one probe: it succeeds, or earns as much as if it did."""
+    attempts = [subject.play(start, script) for start in subject.starts]
+    winners = [each for each in attempts if each.success]
+    share = len(winners) / len(attempts)
+    if _often(winners, attempts):
+        yield Finding(
+            name,
+            "error",
+            f"it succeeds on {share:.0%} of the tasks ({len(winners)} of {len(attempts)})",
+            "Let verify ask for what only the right steps bring about; widen the choice of answers.",
+            min(winners, key=lambda each: len(each.steps)),
+        )
+    yield from _paid(name, attempts, solved)
+
+
+def _paid(name: str, attempts: Sequence[Attempt], solved: Solved) -> Iterator[Finding]:
+    losers = [each for each in attempts if not each.success]
+    ceiling = solved.reward
+    if not losers:
+        return
+    mean, best = sum(each.total for each in losers) / len(losers), max(losers, key=lambda each: each.total)
+    if ceiling is None:
+        if best.success is False and best.total > 0 and not best.parts:
+            yield Finding(
+                name,
+                "error",
+                f"it is paid {best.total:.2f} without success",
+                "Pay for success, or for milestones that lead to it, and each of them once.",
+                best,
+            )
+        return
+    if mean > MARGIN * ceiling or best.total >= ceiling:
+        yield Finding(
+            name,
+            "error",
+            f"it earns {mean:.2f} on average and {best.total:.2f} at best without success; "
+            f"the oracle earns {ceiling:.2f}",
+            "Pay for success, or for milestones that lead to it, and each of them once.",
+            best,
+        )
+
+
+def _closing(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """A guess at once, where the oracle looks first: a call that ends episodes, filled in from the prompt."""
+    if max((len(each.steps) for each in solved.attempts if each.success), default=0) < 2:
+        return
+    starts = [*subject.starts, *(subject.start(_GUESSED + n) for n in range(2 * len(subject.starts)))]
+    looked = [start for start in starts if start.task is None or (start.task.optimal_turns or 2) > 1]
+    for spec in _closing_tools(subject, solved):
+        guesses = [(move, _guessed(subject, move, looked)) for move in tool_moves(subject, spec)]
+        move, attempts = max(guesses, key=lambda guess: sum(bool(each.success) for each in guess[1]))
+        winners = [each for each in attempts if each.success]
+        if _often(winners, attempts):
+            yield Finding(
+                "guess the answer",
+                "error",
+                f"{move.label} as the first action succeeds on {len(winners) / len(attempts):.0%} of the "
+                "tasks",
+                "Let success ask for the look-ups that the answer follows from (required, or a Case's plan), "
+                "and draw the answers evenly.",
+                winners[0],
+            )
+
+
+def _guessed(subject: Subject, move: Move, starts: Sequence[Start]) -> list[Attempt]:
+    return [subject.play(start, _times(move, 1)) for start in starts]
+
+
+def _without_looking(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """The oracle's calls without those of one tool: success must miss what was left out."""
+    used = {tool_of(subject, action) for each in solved.attempts for action in each.actions[:-1]}
+    for tool in sorted(filter(None, used)):
+        concerned = [
+            (start, each)
+            for start, each in zip(subject.starts, solved.attempts, strict=True)
+            if each.success and tool in {tool_of(subject, action) for action in each.actions[:-1]}
+        ]
+        attempts = [subject.play(start, _leaving_out(subject, each, tool)) for start, each in concerned]
+        winners = [each for each in attempts if each.success]
+        if _often(winners, attempts):
+            needed = tool in _required(subject)
+            yield Finding(
+                f"leave out {tool}",
+                "error" if needed else "warning",
+                f"the oracle's other calls alone succeed on {len(winners) / len(attempts):.0%} of the tasks "
+                f"in which it calls {tool}" + (", though that is required" if needed else ""),
+                "If the call is evidence that the answer follows from, let success ask for it; if not, the "
+                "oracle does too much and optimal_turns is too high.",
+                winners[0],
+            )
+
+
+def _leaving_out(subject: Subject, solution: Attempt, tool: str) -> Script:
+    """What is left of a solution, up to an action with a value that nothing shown so far says."""
+
+    def script(view: View) -> Iterator[str]:
+        for action in solution.actions:
+            call = call_in(subject, action)
+            if call is None or call.tool_name == tool:
+                continue
+            if not _can_be_known(subject, call, view):
+                return
+            yield action
+
+    return script
+
+
+def _can_be_known(subject: Subject, call: ToolCall, view: View) -> bool:
+    properties = subject.tools[call.tool_name].parameters.get("properties", {})
+    shown = "\n".join([view.prompt, *view.observations])
+    return all(
+        "enum" in properties.get(name, {}) or isinstance(value, bool) or str(value) in shown
+        for name, value in call.parameters.items()
+    )
+
+
+def _required(subject: Subject) -> set[str]:
+    world = subject.tool_env
+    return set(world.required_tools) if world else set()
+
+
+def _everything(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """The oracle's look-ups, and then the answer that says all that is on the screen."""
+    for spec in _closing_tools(subject, solved):
+        properties = spec.parameters.get("properties", {})
+        texts = [
+            name
+            for name, schema in properties.items()
+            if schema.get("type") == "string" and "enum" not in schema
+        ]
+        asked = [each for each in zip(subject.starts, solved.attempts, strict=True) if each[1].success]
+        for name in texts:
+            attempts = [
+                subject.play(start, _hedging(subject, each, spec.name, name)) for start, each in asked
+            ]
+            winners = [each for each in attempts if each.success]
+            if _often(winners, attempts):
+                yield Finding(
+                    "say everything",
+                    "error",
+                    f"{spec.name} with all that is on the screen as its {name} succeeds on "
+                    f"{len(winners) / len(attempts):.0%} of the tasks",
+                    "Compare the whole answer; do not look for the right one in it.",
+                    winners[0],
+                )
+
+
+def _hedging(subject: Subject, solution: Attempt, tool: str, name: str) -> Script:
+    def script(view: View) -> Iterator[str]:
+        yield from solution.actions[:-1]
+        last = call_in(subject, solution.actions[-1])
+        if last is not None and last.tool_name == tool:
+            screen = " ".join([view.prompt, *view.observations])
+            yield subject.text(ToolCall(tool, {**last.parameters, name: screen}, "all of it"))
+
+    return script
+
+
+def _often(winners: Sequence[Attempt], attempts: Sequence[Attempt]) -> bool:
+    """Whether more succeed than the floor allows."""
+    if not attempts:
+        return False
+    count, share, z = len(attempts), len(winners) / len(attempts), 1.96
+    middle = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (middle - spread) / (1 + z * z / count) > FLOOR
+
+
+def _errors_that_tell(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """A wrong call, and then the closing call with what the refusal says: it must not know the answer."""
+    for spec in _closing_tools(subject, solved):
+        mistakes = [move for tool in subject.tools.values() for move in _wrong_calls(subject, tool)]
+        for mistake, place in itertools.product(mistakes, range(_ERROR_WORDS)):
+            script = _use_the_error(subject, mistake, spec, place)
+            attempts = [subject.play(start, script) for start in subject.starts]
+            winners = [each for each in attempts if each.success]
+            if _often(winners, attempts) and len({each.actions[-1] for each in winners}) > 1:
+                yield Finding(
+                    "read the error",
+                    "error",
+                    f"after {mistake.label} is refused, {spec.name} with what the refusal says succeeds on "
+                    f"{len(winners) / len(attempts):.0%} of the tasks",
+                    "Say in a refusal what is wrong with the call, never what the right answer is.",
+                    winners[0],
+                )
+                return
+
+
+def _wrong_calls(subject: Subject, spec: ToolSpec) -> list[Move]:
+    """Calls that a world should refuse: nobody's values, and none at all."""
+    properties = spec.parameters.get("properties", {})
+    if not properties:
+        return []
+    nobody = {name: _nobody(schema) for name, schema in properties.items()}
+    values = {"nobody's values": nobody, "no values": {}}
+    return [
+        Move(f"{spec.name} with {label}", partial(_said, subject.text(ToolCall(spec.name, given, "so"))))
+        for label, given in values.items()
+    ]
+
+
+def _said(text: str, view: View) -> str:
+    return text
+
+
+def _nobody(schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+        return schema["enum"][0]
+    return {"string": "nobody", "integer": -1, "number": -1.0, "boolean": False, "array": []}.get(
+        schema.get("type", "string")
+    )
+
+
+def _use_the_error(subject: Subject, mistake: Move, closing: ToolSpec, place: int) -> Script:
+    """The mistake, and the closing call with the choice that the refusal names, or its n-th last word."""
+    properties = closing.parameters.get("properties", {})
+
+    def script(view: View) -> Iterator[str]:
+        yield mistake.make(view)
+        if not view.refused:
+            return
+        said = view.observations[-1]
+        words = re.findall(r"[\w.-]*\w", said)
+        word = words[-1 - place] if len(words) > place else ""
+        values = {}
+        for name, schema in properties.items():
+            named = [
+                each for each in schema.get("enum", ()) if re.search(rf"\b{re.escape(str(each))}\b", said)
+            ]
+            values[name] = named[0] if len(named) == 1 else _as_type(word, schema)
+        yield subject.text(ToolCall(closing.name, values, "it says so"))
+
+    return script
+
+
+def _as_type(word: str, schema: Mapping[str, Any]) -> Any:
+    digits = re.sub(r"\D", "", word)
+    return int(digits[:15]) if schema.get("type") == "integer" and digits else word
+
+
+def _closing_tools(subject: Subject, solved: Solved) -> list[ToolSpec]:
+    """Tools whose call ended a solution."""
+    names = {tool_of(subject, each.actions[-1]) for each in solved.attempts if each.success}
+    return [subject.tools[name] for name in sorted(names - {""})]
+
+
+def _again(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """Each action of a solution, done again and again where it stands: it must pay once."""
+    ceiling = solved.reward
+    if ceiling is None:
+        yield from _again_blindly(subject)
+        return
+    worst: tuple[float, str, Attempt] | None = None
+    for start, solution in zip(subject.starts, solved.attempts, strict=True):
+        for place, action in enumerate(solution.actions[:-1] if solution.success else ()):
+            before = list(solution.actions[: place + 1])
+            once = subject.play(start, replay(before))
+            often = subject.play(start, replay([*before, *[action] * _AGAIN]), max_turns=len(before) + _AGAIN)
+            gain = (often.total - once.total) / ceiling if not often.success else 0.0
+            if gain > _GAIN and (worst is None or gain > worst[0]):
+                worst = gain, action, often
+    if worst:
+        yield _repeats(worst[0] * ceiling, worst[1], worst[2])
+
+
+def _again_blindly(subject: Subject) -> Iterator[Finding]:
+    """Where nothing tells the right actions: every move, again and again."""
+    for move in all_moves(subject):
+        for start in subject.starts[:3]:
+            once, often = (subject.play(start, _times(move, count)) for count in (1, 1 + _AGAIN))
+            if once.total > 0 and often.total > once.total * 2 and not often.success:
+                yield _repeats(often.total - once.total, move.label, often)
+                return
+
+
+def _times(move: Move, count: int) -> Script:
+    def script(view: View) -> Iterator[str]:
+        for _ in range(count):
+            yield move.make(view)
+
+    return script
+
+
+def _repeats(gain: float, action: str, attempt: Attempt) -> Finding:
+    return Finding(
+        "do it again",
+        "error",
+        f"{action[:80]} done {_AGAIN} times more earns {gain:.2f} more, without success",
+        "Pay a milestone once, on the change of state that reaches it; take repeated calls into repetition.",
+        attempt,
+    )
+
+
+def _more_steps(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """The oracle's solution with detours: they must not pay."""
+    ceiling = solved.reward
+    calls = [move for tool in subject.tools.values() for move in tool_moves(subject, tool)[:2]]
+    if ceiling is None or not calls:
+        return
+
+    def winding(view: View) -> Iterator[str]:
+        for _ in range(4):
+            yield view.rng.choice(calls).make(view)
+        yield from oracle(view)
+
+    for start, straight in zip(subject.starts, solved.attempts, strict=True):
+        longer = subject.play(start, winding, max_turns=subject.max_turns + 4)
+        if straight.success and longer.total > straight.total + _GAIN * abs(ceiling):
+            yield Finding(
+                "take detours",
+                "error",
+                f"the solution earns {longer.total:.2f} with needless steps and {straight.total:.2f} without",
+                "Pay what a step achieves and not that it was taken; let efficiency cost detours.",
+                longer,
+            )
+            return
+
+
+def tool_of(subject: Subject, action: str) -> str:
+    """The tool that an action calls; empty if it is no call."""
+    call = call_in(subject, action)
+    return call.tool_name if call else ""
+
+
+def call_in(subject: Subject, action: str) -> ToolCall | None:
+    """The call that an action makes, if it is one."""
+    world = subject.tool_env
+    if world is None:
+        return None
+    try:
+        return parse_action(action, tuple(subject.tools.values()), format=world.action_format).call
+    except ActionError:
+        return None
+
+
+def trimmed(subject: Subject, start: Start, attempt: Attempt, keeps: Callable[[Attempt], bool]) -> Attempt:
+    """The attempt with all actions left out that are not needed for what it ``keeps``."""
+    actions, found = list(attempt.actions), attempt
+    for place in reversed(range(len(actions))):
+        fewer = actions[:place] + actions[place + 1 :]
+        tried = subject.play(start, replay(fewer))
+        if keeps(tried):
+            actions, found = fewer, tried
+    return found
