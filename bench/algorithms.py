@@ -5,8 +5,8 @@
     python bench/algorithms.py --finished               # trains nothing, writes the page of what is finished
     python bench/algorithms.py --quick                  # one tiny run of two algorithms, writes no page
 
-Runs go two at a time, one thread each. One that is finished is not repeated and one that was stopped goes on, so
-the script can be stopped and started again. It ends with one line of JSON: the mean success of GRPO on
+Runs go two at a time, one thread each. One whose result is in ``bench/results`` is not repeated and one that was
+stopped goes on, so the script can be stopped and started again. The page holds all results there are. It ends with one line of JSON: the mean success of GRPO on
 the first world (ours) and of its SFT policies (peer).
 """
 
@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +35,11 @@ from palestra.viewer import run_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "algorithms.md"
+RESULTS = ROOT / "bench" / "results" / "algorithms.json"
+"""What finished runs came to, with their settings: a run that is there is not repeated on another machine."""
 EVERYWHERE = ("grpo", "ppo")
 """Measured on all worlds; the others on the first."""
+WORLDS = ("orders", "meeting_room", "alerts")
 REACHED = 0.85
 SETTINGS = (
     "policy.threads=1",
@@ -89,6 +93,11 @@ class Run:
         return self.folder / f"{self.world}-{self.seed}-sft"
 
     @property
+    def changes(self) -> tuple[str, ...]:
+        """All that it changes in the quickstart's configuration."""
+        return (*self.settings, *OWN.get(self.algorithm, ()))
+
+    @property
     def path(self) -> Path:
         """This run."""
         return self.folder / f"{self.world}-{self.seed}-{self.algorithm}"
@@ -118,8 +127,7 @@ def create(run: Run, path: Path) -> None:
         f"seed={run.seed}",
         f"world.name={run.world}",
         f"rl.algorithm={run.algorithm.removesuffix('-alone')}",
-        *run.settings,
-        *OWN.get(run.algorithm, ()),
+        *run.changes,
     )
     text, folder = read_config_text("quickstart")
     config = parse_config(text, changes, folder=folder)
@@ -158,6 +166,26 @@ def outcome(run: Run) -> dict[str, Any]:
         "update_seconds": mean(row["time/update"] for row in rows),
         "memory": summary["peak_memory_mb"],
     }
+
+
+def known_results(plan: list[Run]) -> dict[Run, dict[str, Any]]:
+    """Stored results of runs with the same settings."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    found = {}
+    for run in plan:
+        entry = stored.get(run.path.name)
+        if entry is not None and entry["settings"] == list(run.changes):
+            found[run] = entry["outcome"]
+    return found
+
+
+def store(results: dict[Run, dict[str, Any]]) -> None:
+    """Keep results beside those of other runs."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for run, made in results.items():
+        stored[run.path.name] = {"settings": list(run.changes), "outcome": made}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def table(results: dict[Run, dict[str, Any]], world: str) -> list[str]:
@@ -236,13 +264,36 @@ def page(results: dict[Run, dict[str, Any]], planned: int) -> str:
     return "\n".join([*lines, ""])
 
 
+def plan_of(
+    algorithms: Sequence[str],
+    worlds: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    settings: tuple[str, ...],
+) -> list[Run]:
+    """Every algorithm in the first world, and those that are measured everywhere in all."""
+    return [
+        Run(algorithm, world, seed, folder, settings)
+        for seed in seeds
+        for world in worlds
+        for algorithm in algorithms
+        if world == worlds[0] or algorithm in EVERYWHERE
+    ]
+
+
+def keep(results: dict[Run, dict[str, Any]], whole: list[Run]) -> None:
+    """Store results and write the page of all that are known."""
+    store(results)
+    PAGE.write_text(page(known_results(whole), len(whole)), encoding="utf-8")
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--algorithms", nargs="+", default=[*NAMES], choices=[*NAMES])
-    parser.add_argument("--worlds", nargs="+", default=["orders", "meeting_room", "alerts"])
+    parser.add_argument("--worlds", nargs="+", default=[*WORLDS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "algorithms")
     parser.add_argument("--finished", action="store_true", help="Write the page of finished runs only.")
@@ -254,26 +305,22 @@ def main() -> None:
         asked.folder, settings = ROOT / "runs" / "algorithms-quick", (*SETTINGS, *QUICK)
         shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    plan = [
-        Run(algorithm, world, seed, asked.folder, (*settings, "evaluation.sampled=false"))
-        for seed in asked.seeds
-        for world in asked.worlds
-        for algorithm in asked.algorithms
-        if world == asked.worlds[0] or algorithm in EVERYWHERE
-    ]
-    results: dict[Run, dict[str, Any]] = {}
-    planned = len(plan)
+    settings = (*settings, "evaluation.sampled=false")
+    whole = plan_of(NAMES, WORLDS, (0, 1, 2), asked.folder, settings)
+    plan = plan_of(asked.algorithms, asked.worlds, asked.seeds, asked.folder, settings)
+    results = {} if asked.quick else known_results(plan)
     if asked.finished:
-        plan = [run for run in plan if (run.path / "stages" / "evaluate.json").exists()]
-        results = {run: outcome(run) for run in plan}
-        PAGE.write_text(page(results, planned), encoding="utf-8")
+        done = [run for run in plan if (run.path / "stages" / "evaluate.json").exists()]
+        results |= {run: outcome(run) for run in done}
+        keep(results, whole)
     else:
+        left = [run for run in plan if run not in results]
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(prepare, {run.base: run for run in plan}.values()))
-            for run, made in zip(plan, pool.map(train, plan), strict=True):
+            list(pool.map(prepare, {run.base: run for run in left}.values()))
+            for run, made in zip(left, pool.map(train, left), strict=True):
                 results[run] = made
                 if not asked.quick:
-                    PAGE.write_text(page(results, planned), encoding="utf-8")
+                    keep(results, whole)
     first = [
         r for run, r in results.items() if (run.world, run.algorithm) == (asked.worlds[0], plan[0].algorithm)
     ]
