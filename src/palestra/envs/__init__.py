@@ -8,6 +8,7 @@ public page exactly as a user's world is.
 from palestra.envs.casework import Case, CaseEnv, Plan, call, key
 from palestra.envs.checks import check_env
 from palestra.envs.conversation import ScriptedTurn, play, run_oracle
+from palestra.envs.faults import FAULT_KINDS, FaultKind, FaultSchedule
 from palestra.envs.hashing import state_hash
 from palestra.envs.registry import list_envs, make_env
 from palestra.envs.spaces import UnicodeText
@@ -15,8 +16,11 @@ from palestra.envs.toolenv import ToolEnv
 from palestra.envs.tools import ToolError, tool
 
 __all__ = [
+    "FAULT_KINDS",
     "Case",
     "CaseEnv",
+    "FaultKind",
+    "FaultSchedule",
     "Plan",
     "ScriptedTurn",
     "ToolEnv",

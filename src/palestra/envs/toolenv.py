@@ -14,11 +14,13 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
 
 from palestra.actions import ActionFormat, error_observation, parse_action, render_call
+from palestra.envs.faults import NOT_DONE, EpisodeFaults, FaultSchedule
 from palestra.envs.hashing import canonical_json, state_hash
 from palestra.envs.prompts import offered_tools, system_prompt
 from palestra.envs.spaces import UnicodeText
@@ -42,6 +44,7 @@ class _Reply:
     tier: ParseTier
     call: ToolCall | None = None
     error: ActionError | None = None
+    fault: str | None = None
 
 
 class ToolEnv(gymnasium.Env[str, str], Generic[State]):
@@ -91,6 +94,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         prompt_seed: int | None = None,
         action_format: ActionFormat = "json",
         require_reasoning: bool = False,
+        faults: FaultSchedule | None = None,
     ) -> None:
         """Make a world; ``reset`` starts an episode in it.
 
@@ -99,6 +103,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             prompt_seed: vary the system prompt from task to task; None keeps one prompt.
             action_format: how actions are written, such as ``json``, ``hermes`` or ``react``.
             require_reasoning: refuse an action that does not say why first.
+            faults: what goes wrong with calls; nothing if None.
 
         Raises:
             ConfigError: for a difficulty the world does not have.
@@ -107,6 +112,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.prompt_seed = prompt_seed
         self.action_format = action_format
         self.require_reasoning = require_reasoning
+        self._schedule = faults
+        self._faults: EpisodeFaults | None = None
         self.observation_space = UnicodeText(_MAX_OBSERVATION)
         self.action_space = UnicodeText(_MAX_ACTION)
         self._task: Task | None = None
@@ -229,6 +236,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             raise WorldError(f"task {task.id!r} was made by another version of {self.name!r}: make it anew")
         self.rng = random.Random(f"episode:{task.seed if seed is None else seed}")
         self._task, self._finished = task, False
+        self._faults = EpisodeFaults(self._schedule, task.seed) if self._schedule else None
         self._called: set[str] = set()
         self._asked: set[tuple[str, str, str]] = set()
         self._last: tuple[str, str] | None = None
@@ -253,7 +261,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self._key_records = []
         reply = self._reply(action)
         self._hash = state_hash(self.state) if reply.error is None else before
-        repeated = self._is_repeat(before, action, reply.call)
+        repeated = reply.fault is None and self._is_repeat(before, action, reply.call)
         self._finished = self.done(self.state)
         entitled = self.required(self.state) <= self._called
         success = entitled and self.verify(self.state)
@@ -270,8 +278,9 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             success=success,
             key_records=tuple(self._key_records) if reply.error is None else (),
             state_hash=self._hash,
+            fault=None if self._finished else reply.fault,
         )
-        if reply.call and reply.error is None:
+        if reply.call and reply.error is None and reply.fault not in NOT_DONE:
             self._called.add(reply.call.tool_name)
         info = {f.name: getattr(facts, f.name) for f in fields(facts)}
         return reply.observation, float(self._finished and success), self._finished, False, info
@@ -289,8 +298,10 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
                 raise ActionError("missing_parameter", "Say why in the action's reasoning before it acts.")
         except ActionError as error:
             return _Reply(error_observation(error), "error", error=error)
+        run = partial(self.execute, parsed.call)
         try:
-            return _Reply(self.execute(parsed.call), parsed.tier, parsed.call)
+            text, fault = self._faults.answer(parsed.call, run) if self._faults else (run(), None)
+            return _Reply(text, parsed.tier, parsed.call, fault=fault)
         except ToolError as error:
             return _Reply(error_observation(error), parsed.tier, parsed.call, error)
 

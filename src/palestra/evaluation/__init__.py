@@ -6,6 +6,7 @@ neither successes nor failures.
 """
 
 from palestra.evaluation.compare import Comparison, ComparisonRow, compare
+from palestra.evaluation.faults import FaultResult, fault_landed, fault_results
 from palestra.evaluation.metrics import EvalReport, evaluate_groups, evaluate_trajectories, task_success
 from palestra.evaluation.statistics import (
     PairedDifference,
@@ -20,11 +21,14 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "EvalReport",
+    "FaultResult",
     "PairedDifference",
     "bootstrap_interval",
     "compare",
     "evaluate_groups",
     "evaluate_trajectories",
+    "fault_landed",
+    "fault_results",
     "paired_difference",
     "pass_at_k",
     "pass_hat_k",

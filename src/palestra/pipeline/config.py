@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from palestra.actions import ActionFormat
+from palestra.envs import FaultKind
 from palestra.monitor import GuardAction
 from palestra.policy import ContextMode
 from palestra.rewards import DEFAULT_WEIGHTS, PREFERENCE, PREFERENCE_WEIGHT
@@ -22,6 +23,14 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class FaultsConfig(_Section):
+    """What goes wrong with a world's tools, in training and in evaluation."""
+
+    kinds: tuple[FaultKind, ...] = Field(description="Such as `timeout`; docs/faults.md lists them.")
+    rate: float = Field(0.2, ge=0, le=1, description="Chance that a call is disturbed.")
+    most: int = Field(1, ge=1, description="Disturbed calls of an episode.")
+
+
 class WorldConfig(_Section):
     """Which world, and how it is played."""
 
@@ -29,6 +38,7 @@ class WorldConfig(_Section):
     difficulty: int | None = Field(None, description="Level of every task; the world's default if null.")
     action_format: ActionFormat = Field("json", description="How actions are written.")
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
+    faults: FaultsConfig | None = Field(None, description="Disturbances of its tools; none if null.")
 
 
 class ServerConfig(_Section):

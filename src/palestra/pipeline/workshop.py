@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.envs import ToolEnv, make_env, run_oracle
+from palestra.envs import FaultSchedule, ToolEnv, make_env, run_oracle
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RubricConfig, RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
@@ -45,6 +45,8 @@ def make_world(world: WorldConfig) -> ToolEnv[Any]:
     }
     if world.difficulty is not None:
         options["difficulty"] = world.difficulty
+    if world.faults is not None:
+        options["faults"] = FaultSchedule(world.faults.kinds, world.faults.rate, world.faults.most)
     made = make_env(world.name, **options)
     if not isinstance(made, ToolEnv):
         raise ConfigError(
