@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from model_servers import served
+from palestra.errors import ConfigError
 from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.models import save_policy
 from palestra.policy.nano import new_nano, train_tokenizer
 from palestra.store import RunFolder
@@ -106,6 +110,30 @@ def test_what_cannot_be_done_is_refused_in_words(address, path, body, message):
 def test_weights_of_nowhere_are_refused_and_the_server_goes_on(address):
     assert "cannot be loaded" in refusal(address.replace("/v1", "/weights"), {"path": "/nowhere"})
     assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def test_a_request_that_would_fill_the_memory_is_refused_and_the_server_lives(address):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(f"{address}/chat/completions", b'{"messages": "' + b"a" * (17 * 2**20) + b'"}')
+    assert caught.value.code == 413
+    assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def test_an_address_that_others_reach_needs_a_key_and_then_asks_for_it(folder, tmp_path, monkeypatch):
+    command = [sys.executable, "-m", "palestra.cli", "serve-model", str(folder), "--port", "0"]
+    done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "can be reached by others" in done.stderr
+    monkeypatch.setenv("A_KEY", "secret")
+    with served(folder, "--key-variable", "A_KEY", folder=tmp_path) as (url, _):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(f"{url}/chat/completions", {"messages": ASKED})
+        assert caught.value.code == 401
+        assert post(f"{url}/chat/completions", {"messages": ASKED}, Authorization="Bearer secret")["choices"]
+        server = ModelServer(ServerSettings(url, key_variable="A_KEY"))
+        assert server.owner == "palestra"
+        with pytest.raises(ConfigError, match="wants another key"):
+            ModelServer(ServerSettings(url))
 
 
 def program(url: str, stop: threading.Event, count: int = 6) -> None:

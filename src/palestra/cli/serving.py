@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")
 Learn = Annotated[bool, typer.Option("--learn", help="Learn from the episodes that are rewarded.")]
 Out = Annotated[Path | None, typer.Option(help="New run folder.", show_default="first free runs/served-N")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run of --learn.")]
+Key = Annotated[str | None, typer.Option(help="Environment variable with a key that requests must carry.")]
 
 
 def serve_model(
@@ -41,6 +43,7 @@ def serve_model(
     out: Out = None,
     changes: Set = None,
     resume: Resume = False,
+    key_variable: Key = None,
 ) -> None:
     """Serve a policy to OpenAI clients, and learn from the programs that use it.
 
@@ -66,6 +69,9 @@ def serve_model(
     from palestra.pipeline import Reporter
     from palestra.serving import serve
 
+    key = None if key_variable is None else os.environ.get(key_variable)
+    if key_variable is not None and not key:
+        raise ConfigError(f"there is no environment variable {key_variable}, which is to hold the key")
     learning = resume or learn
     run, loaded = _learning(policy, out, changes or [], resume) if learning else (None, _loaded(policy))
     raise_interrupt()
@@ -75,7 +81,7 @@ def serve_model(
         typer.echo(f"Serving {name} at {url} (policy version {loaded.version}). Stop with Ctrl-C.")
 
     try:
-        serve(loaded, name, (host, port), say, None if run is None else (run, Reporter()))
+        serve(loaded, name, (host, port), say, None if run is None else (run, Reporter()), key)
     except KeyboardInterrupt:
         if run is None:
             raise typer.Exit(0) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -43,16 +44,21 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Settings that are accepted where they change nothing."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_MOST_BYTES = 16 * 2**20
+"""Of a request; no conversation comes near it."""
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(desk: Desk, name: str, load: Callable[[str], None] | None = None) -> Starlette:
+def make_app(
+    desk: Desk, name: str, load: Callable[[str], None] | None = None, key: str | None = None
+) -> Starlette:
     """The server's application.
 
     Args:
         desk: what answers.
         name: the model's, in ``/v1/models``.
         load: puts the weights of a folder into the model, for ``/weights``; None to refuse that.
+        key: what requests must carry as their bearer token; None for none.
     """
 
     async def models(request: Request) -> Response:
@@ -115,29 +121,49 @@ def make_app(desk: Desk, name: str, load: Callable[[str], None] | None = None) -
     gets = {"/v1/models": models, "/health": state}
     return Starlette(
         routes=[
-            *(Route(path, _guarded(handler), methods=["POST"]) for path, handler in posts.items()),
-            *(Route(path, handler, methods=["GET"]) for path, handler in gets.items()),
+            *(Route(path, _guarded(handler, key), methods=["POST"]) for path, handler in posts.items()),
+            *(Route(path, _guarded(handler, key), methods=["GET"]) for path, handler in gets.items()),
         ]
     )
 
 
-def _guarded(handler: _Handler) -> _Handler:
+def _guarded(handler: _Handler, key: str | None) -> _Handler:
     """The handler with a caller's mistakes as answers in OpenAI's form."""
+    wanted = f"Bearer {key}".encode()
 
     async def guarded(request: Request) -> Response:
+        given = request.headers.get("authorization", "").encode()
+        if key is not None and not secrets.compare_digest(given, wanted):
+            return _refusal(401, "a key is needed: Authorization: Bearer KEY")
         try:
             return await handler(request)
-        except (ConfigError, ContextFull) as error:
-            code = "context_length_exceeded" if isinstance(error, ContextFull) else None
-            about = {"message": str(error), "type": "invalid_request_error", "code": code}
-            return JSONResponse({"error": about}, status_code=400)
+        except _TooLarge:
+            return _refusal(413, f"a request may have {_MOST_BYTES // 2**20} MiB")
+        except ContextFull as error:
+            return _refusal(400, str(error), "context_length_exceeded")
+        except ConfigError as error:
+            return _refusal(400, str(error))
 
     return guarded
 
 
+def _refusal(status: int, message: str, code: str | None = None) -> Response:
+    about = {"message": message, "type": "invalid_request_error", "code": code}
+    return JSONResponse({"error": about}, status_code=status)
+
+
+class _TooLarge(Exception):
+    """A request that would fill the memory."""
+
+
 async def _body(request: Request) -> dict[str, Any]:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MOST_BYTES:
+            raise _TooLarge
     try:
-        body = json.loads(await request.body())
+        body = json.loads(data)
     except ValueError as error:
         raise ConfigError(f"the request is no JSON: {error}") from error
     if not isinstance(body, dict):

@@ -20,6 +20,8 @@ from palestra.serving.desk import Desk, Limits
 from palestra.serving.learning import learn
 from palestra.store import RunFolder
 
+_OWN = ("127.0.0.1", "localhost", "::1")
+
 
 def serve(
     loaded: LoadedPolicy,
@@ -27,6 +29,7 @@ def serve(
     address: tuple[str, int],
     say: Callable[[str], None],
     learning: tuple[RunFolder, Reporter] | None = None,
+    key: str | None = None,
 ) -> None:
     """Serve a policy until interrupted, or until what learns from it is done.
 
@@ -36,14 +39,20 @@ def serve(
         address: host and port; 0 takes a free port.
         say: is told where the server is once it answers.
         learning: the run folder and where to report to; None to serve only.
+        key: what requests must carry; None for none, on an address of this machine only.
 
     Raises:
-        ConfigError: the address is taken.
+        ConfigError: the address is taken, or open to others without a key.
         GateFailed, TrainingPaused: the learner stopped.
     """
+    if key is None and address[0] not in _OWN:
+        raise ConfigError(
+            f"{address[0]} can be reached by others, who could train your policy: name the environment "
+            "variable that holds a key with --key-variable, or listen on 127.0.0.1"
+        )
     sock = _bind(address)
     url = f"http://{address[0]}:{sock.getsockname()[1]}/v1"
-    asyncio.run(_serve(loaded, name, sock, lambda: say(url), learning))
+    asyncio.run(_serve(loaded, name, sock, lambda: say(url), learning, key))
 
 
 async def _serve(
@@ -52,6 +61,7 @@ async def _serve(
     sock: socket.socket,
     ready: Callable[[], None],
     learning: tuple[RunFolder, Reporter] | None,
+    key: str | None,
 ) -> None:
     config = loaded.config
     limits = Limits(config.policy.context_tokens, config.policy.action_tokens)
@@ -63,7 +73,7 @@ async def _serve(
         max_lag=config.rl.max_policy_lag,
     )
     load = None if learning else lambda path: _load(loaded, Path(path))
-    app = make_app(desk, name, load)
+    app = make_app(desk, name, load, key)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     )
