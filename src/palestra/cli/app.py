@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from palestra.cli.auditing import audit
+from palestra.cli.chatting import chat
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
 from palestra.cli.masking import masks
@@ -50,7 +51,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "masks": masks,
         "rescore": rescore,
     },
-    "Serve": {"serve-model": serve_model},
+    "Use": {"chat": chat, "serve-model": serve_model},
     "Worlds": {"envs": envs, "play": play, "audit": audit, "init": init, "parse": parse},
 }
 """Every verb by the heading it has in ``palestra --help``."""

@@ -65,13 +65,12 @@ def evaluate(
     """
     from palestra.evaluation import evaluate_groups
 
-    is_run = Path(policy, "manifest.json").is_file()
     if policy.startswith(("http://", "https://")):
         workshop, stage, make = _from_server(policy, world, model, key_variable)
     elif model is not None or key_variable is not None:
         raise ConfigError(f"--model and --key-variable are for a server; {policy} is none")
     else:
-        workshop, stage, make = _from_run(policy, world) if is_run else _from_weights(policy, world)
+        workshop, stage, make = from_run_or_weights(policy, world)
     workshop = _with_faults(workshop, None) if faults else workshop
     mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
@@ -86,10 +85,23 @@ def evaluate(
 
     if text := spent(player):
         typer.echo(text)
-    if is_run:
+    if _is_run(policy):
         name = f"cli-{stage}-{mode}-{split.value}-{workshop.make_world().name}"
         workshop.run.write_eval(name, {**about, **result})
         typer.echo(f"Written: {workshop.run.path / 'eval' / name}.json")
+
+
+def from_run_or_weights(policy: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:
+    """A run's final policy, or that of a folder or name, and the world it plays.
+
+    Raises:
+        ConfigError: there is no such policy, or no world is named.
+    """
+    return _from_run(policy, world) if _is_run(policy) else _from_weights(policy, world)
+
+
+def _is_run(policy: str) -> bool:
+    return Path(policy, "manifest.json").is_file()
 
 
 def _with_faults(workshop: Workshop, section: FaultsConfig | None) -> Workshop:
