@@ -17,6 +17,7 @@ import typer
 
 from palestra.cli.auditing import audit
 from palestra.cli.chatting import chat
+from palestra.cli.estimate import plan
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
 from palestra.cli.masking import masks
@@ -43,7 +44,14 @@ EXTRAS = {
 """What a library that is missing comes with."""
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Train": {"train": train, "collect": collect, "sft": sft, "dpo": dpo, "reward-model": reward_model},
+    "Train": {
+        "plan": plan,
+        "train": train,
+        "collect": collect,
+        "sft": sft,
+        "dpo": dpo,
+        "reward-model": reward_model,
+    },
     "Look at results": {
         "eval": evaluate,
         "report": report,

@@ -77,6 +77,11 @@ class PolicyConfig(_Section):
         "them, `summary` keeps a line of each.",
     )
     raw_turns: int = Field(2, ge=0, description="Latest turns shown as they were where older are shortened.")
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens of a forward pass in learning; 4096, of a model over 20 M 1024, if null.",
+    )
     lora: LoraConfig | None = Field(
         None, description="Train an adapter beside frozen weights, `{}` for the defaults; null trains all."
     )

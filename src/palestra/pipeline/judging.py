@@ -99,7 +99,7 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
     pairs = stored_pairs(workshop.run, loaded.template, options.margin)
     known, held_out = split_by_task(pairs, options.held_out, config.seed)
     workshop.reporter.line(f"{describe(pairs)}; {len(held_out)} are held out; starting from {start}")
-    reward = RewardModel(loaded.model)
+    reward = RewardModel(loaded.model, micro_batch_tokens=loaded.micro_batch_tokens)
     settings = RewardModelSettings(
         options.epochs, options.pairs_per_update, options.learning_rate, config.seed
     )

@@ -24,7 +24,7 @@ from palestra.policy.adapters import (
     load_adapter,
 )
 from palestra.policy.local import LocalEngine
-from palestra.policy.models import find_model, load_policy, load_template
+from palestra.policy.models import find_model, load_policy, load_template, weight_count
 from palestra.policy.weight_sync import SyncedEngine
 from palestra.store import RunFolder
 from palestra.training import (
@@ -38,6 +38,8 @@ from palestra.training import (
     load_critic,
     load_reward_model,
 )
+
+_PASS, _SMALL_PASS, _LARGE_MODEL = 4096, 1024, 20_000_000
 
 
 def context_window(section: PolicyConfig) -> ContextWindow:
@@ -70,7 +72,12 @@ class LoadedPolicy:
     def learner(self) -> Learner:
         """A fresh optimiser over the model, for imitation."""
         config = self.config
-        return Learner(self.model, optimizer=config.sft.optimizer, temperature=config.rl.temperature)
+        return Learner(
+            self.model,
+            optimizer=config.sft.optimizer,
+            temperature=config.rl.temperature,
+            micro_batch_tokens=self.micro_batch_tokens,
+        )
 
     def rl_learner(self) -> Learner:
         """A fresh optimiser over the model, for reinforcement learning."""
@@ -81,13 +88,25 @@ class LoadedPolicy:
             temperature=config.rl.temperature,
             aggregation=aggregation(config),
             token_budget=config.rollout.max_action_tokens,
+            micro_batch_tokens=self.micro_batch_tokens,
         )
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Padded tokens of a forward pass in learning: larger models need the memory for their states."""
+        chosen = self.config.policy.micro_batch_tokens
+        return chosen or (_SMALL_PASS if weight_count(self.model) > _LARGE_MODEL else _PASS)
 
 
 def make_dpo_learner(loaded: LoadedPolicy) -> Learner:
     """A fresh optimiser over the model, for preferences."""
     rl = loaded.config.rl
-    return dpo_learner(loaded.model, optimizer=rl.optimizer, temperature=rl.temperature)
+    return dpo_learner(
+        loaded.model,
+        optimizer=rl.optimizer,
+        temperature=rl.temperature,
+        micro_batch_tokens=loaded.micro_batch_tokens,
+    )
 
 
 def make_critic(loaded: LoadedPolicy) -> Critic | None:
@@ -100,7 +119,8 @@ def make_critic(loaded: LoadedPolicy) -> Critic | None:
         return None
     model, _ = load_policy(loaded.base or loaded.checkpoint)
     _adapt(model, loaded.config)
-    critic = Critic(model, critic_settings(loaded.config))
+    settings = critic_settings(loaded.config)
+    critic = Critic(model, settings, micro_batch_tokens=loaded.micro_batch_tokens)
     if (loaded.checkpoint / CRITIC_FILE).exists():
         load_critic(loaded.checkpoint, critic)
     return critic

@@ -74,6 +74,11 @@ class LocalEngine:
         """Bytes that another process has to be sent to sample from the same policy."""
         return sum(each.numel() * each.element_size() for each in self.model.parameters())
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and convolution inputs when all slots are full."""
+        return self._cache.size_bytes
+
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, session: str) -> Generation:
         """Sample a continuation; ``prompt_ids`` is the whole context, of which only the new part is read.
 

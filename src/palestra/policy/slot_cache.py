@@ -39,6 +39,12 @@ class SlotCache(ModelCache):
         self._starts = self._counts = self.lengths
         self._span = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all slots."""
+        stores = (*self._keys.values(), *self._values.values(), *self._convs.values())
+        return sum(store.numel() * store.element_size() for store in stores)
+
     def focus(self, rows: Tensor | slice, counts: Tensor, span: int) -> None:
         """Say what the next forward is about.
 

@@ -35,10 +35,17 @@ class DpoSettings:
     seed: int
 
 
-def dpo_learner(model: Any, *, optimizer: OptimizerName, temperature: float) -> Learner:
+def dpo_learner(
+    model: Any, *, optimizer: OptimizerName, temperature: float, micro_batch_tokens: int = 4096
+) -> Learner:
     """The learner that ``prefer`` needs: no token counts less in a long attempt, as log-ratios are sums."""
     return Learner(
-        model, optimizer=optimizer, temperature=temperature, aggregation="constant", token_budget=1
+        model,
+        optimizer=optimizer,
+        temperature=temperature,
+        aggregation="constant",
+        token_budget=1,
+        micro_batch_tokens=micro_batch_tokens,
     )
 
 
