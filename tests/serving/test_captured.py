@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palestra.errors import ConfigError, ContextFull
+from palestra.errors import ConfigError, ContextFull, EngineError
 from palestra.policy import Generation, SamplingParams
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.nano import train_tokenizer
@@ -191,5 +191,90 @@ def test_an_unknown_episode_and_a_prompt_without_room_are_refused():
             await desk.finish("nobody", 1.0, True)
         with pytest.raises(ContextFull, match="the context 200"):
             await desk.chat([Message("user", "look " * 300)], PARAMS, "a", None)
+        with pytest.raises(ConfigError, match="no episode 'a' is being played"):
+            await desk.finish("a", 1.0, True)
+
+    asyncio.run(go())
+
+
+def test_a_request_that_fails_leaves_the_episode_as_it_was():
+    async def go():
+        desk, _ = make_desk()
+        first = [ASKED]
+        await desk.chat(first, PARAMS, "a", None)
+        grown = [*first, LOOK, THERE]
+        with pytest.raises(ContextFull):
+            await desk.chat([*first, LOOK, Message("user", "look " * 300)], PARAMS, "a", None)
+        with pytest.raises(ContextFull):
+            await desk.chat([Message("user", "look " * 300)], PARAMS, "a", None)
+        await desk.chat(grown, PARAMS, "a", None)
+        gathering = asyncio.create_task(desk.gather(1, 3, "rl/1"))
+        await desk.finish("a", 1.0, True)
+        return (await gathering)[0].trajectories[0]
+
+    played = asyncio.run(go())
+    (row,) = make_segments(played, [1.0, 1.0])
+    assert list(row.ids) == TEMPLATE.render([ASKED, LOOK, THERE]) + list(said("look").ids)
+
+
+def test_attempts_of_a_group_may_be_asked_in_other_words():
+    async def go():
+        desk, _ = make_desk(group_size=2)
+        gathering = asyncio.create_task(desk.gather(1, 3, "rl/1"))
+        for name, prompt in (("a", "today is Monday"), ("b", "today is Sunday")):
+            await desk.chat([Message("user", prompt)], PARAMS, name, "x")
+            await desk.finish(name, 1.0, True)
+        return (await gathering)[0]
+
+    group = asyncio.run(go())
+    assert all(each.task == group.task for each in group.trajectories)
+    assert [each.prompt[0].content for each in group.trajectories] == ["today is Monday", "today is Sunday"]
+
+
+def test_an_episode_of_another_temperature_than_the_learner_s_is_refused():
+    async def go():
+        desk = Desk(Echoing(), TEMPLATE, Limits(200, 8, temperature=0.5))
+        with pytest.raises(ConfigError, match=r"temperature 0.5 \(rl.temperature\), not 1"):
+            await desk.chat([ASKED], PARAMS, "a", None)
+        await desk.chat([ASKED], PARAMS, None, None)
+        await desk.chat([ASKED], SamplingParams(8, 0.5), "a", None)
+
+    asyncio.run(go())
+
+
+def test_a_reward_waits_for_the_answer_it_is_for_and_what_comes_later_is_refused():
+    async def go():
+        desk, engine = make_desk()
+        await desk.chat([ASKED], PARAMS, "a", None)
+        engine.sampling.clear()
+        running = asyncio.create_task(desk.chat([ASKED, LOOK, THERE], PARAMS, "a", None))
+        late = asyncio.create_task(desk.chat([ASKED, LOOK, THERE], PARAMS, "a", None))
+        await asyncio.sleep(0)
+        rewarding = asyncio.create_task(desk.finish("a", 1.0, True))
+        await asyncio.sleep(0.01)
+        assert not rewarding.done()
+        engine.sampling.set()
+        await running
+        await late
+        return await rewarding, desk.state()
+
+    taken, state = asyncio.run(go())
+    assert taken["taken"]
+    assert state["episodes_being_played"] == 0
+
+
+def test_whoever_waits_is_turned_away_when_the_server_ends():
+    async def go():
+        desk, _ = make_desk()
+        await desk.hold()
+        waiting = asyncio.create_task(desk.chat([ASKED], PARAMS, "a", None))
+        learner = asyncio.create_task(desk.gather(1, 3, "rl/1"))
+        await asyncio.sleep(0.01)
+        await desk.hold()
+        await desk.close()
+        with pytest.raises(EngineError, match="the server is ending"):
+            await desk.chat([ASKED], PARAMS, "b", None)
+        await waiting  # the learner had opened the door for it
+        learner.cancel()
 
     asyncio.run(go())

@@ -13,10 +13,14 @@ import pytest
 
 from model_servers import served
 from palestra.errors import ConfigError
+from palestra.pipeline import Reporter
+from palestra.pipeline.learning import final_stage
+from palestra.pipeline.load import check_config
+from palestra.pipeline.workshop import Workshop
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.models import save_policy
-from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.policy.nano import NANO_FOLDER, new_nano, train_tokenizer
 from palestra.store import RunFolder
 from palestra.training import checkpoints
 
@@ -96,11 +100,20 @@ def test_a_client_that_streams_gets_the_answer_as_one_event(address):
         ("chat/completions", {"messages": ASKED, "max_tokens": 0.5}, "whole numbers"),
         ("chat/completions", [1], "no JSON object"),
         ("chat/completions", b"{", "no JSON"),
+        ("chat/completions", {"messages": ASKED, "model": "gpt"}, "no model 'gpt' here"),
+        ("chat/completions", {"messages": ASKED, "ignore_eos": True}, "ignore_eos=True is not supported"),
+        ("chat/completions", {"messages": ASKED, "temperature": 1e-40}, "0.01 or more"),
+        ("chat/completions", b"[" * 100_000, "no JSON"),
+        ("completions", {"prompt": [1_000_000]}, "token ids are from 0"),
+        ("completions", {"prompt": [5], "stop_token_ids": 5}, "not with 5"),
         ("completions", {"prompt": "left"}, "a prompt of token ids"),
         ("completions", {"prompt": [5], "stop_token_ids": [77]}, "not with [77]"),
         ("completions", {"prompt": [5] * 4000}, "the prompt has 4000 tokens"),
         ("episodes/none/reward", {"reward": 1}, "no episode 'none' is being played"),
         ("episodes/none/reward", {"reward": "good"}, "a number"),
+        ("episodes/none/reward", {"reward": 1e308}, "from -1e+06 to 1e+06"),
+        ("episodes/none/reward", {"reward": 10**400}, "a number"),
+        ("episodes/none/reward", {"reward": 1, "group": {}}, "a group is text"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_words(address, path, body, message):
@@ -108,7 +121,11 @@ def test_what_cannot_be_done_is_refused_in_words(address, path, body, message):
 
 
 def test_weights_of_nowhere_are_refused_and_the_server_goes_on(address):
+    before = post(f"{address}/completions", {"prompt": [5, 6], "temperature": 0})
     assert "cannot be loaded" in refusal(address.replace("/v1", "/weights"), {"path": "/nowhere"})
+    assert "another model's" in refusal(address.replace("/v1", "/weights"), {"path": str(NANO_FOLDER)})
+    after = post(f"{address}/completions", {"prompt": [5, 6], "temperature": 0})
+    assert before["choices"] == after["choices"]
     assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
 
 
@@ -190,6 +207,8 @@ def test_a_program_of_its_own_trains_the_policy_it_talks_to(folder, tmp_path):
         assert all(len(t.turns) == 2 and not any(turn.prompt_ids for turn in t.turns) for t in played)
         assert all(t.reward == -len(t.turns[0].action) / 10 for t in played)
     assert run.stage_result("rl") == {"updates": 3}
+    workshop = Workshop(run, check_config(run.resolved()), Reporter())
+    assert final_stage(workshop) == "rl"
     assert (out / "report.html").exists()
 
 
@@ -211,3 +230,26 @@ def test_a_server_that_was_killed_goes_on_with_its_learning(folder, tmp_path):
         run_program(url, process)
     rows = [row["update"] for row in RunFolder.open(out).read_metrics()[0] if row["stage"] == "rl"]
     assert rows == [1, 2, 3]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "while it is used"])
+def test_an_interrupted_server_says_how_to_go_on(folder, tmp_path, busy):
+    out = tmp_path / "run"
+    changes = [part for change in (*SETTINGS, "rl.updates=500") for part in ("--set", change)]
+    with served(folder, "--learn", "--out", out, *changes, folder=tmp_path) as (url, process):
+        stop = threading.Event()
+        thread = threading.Thread(target=program, args=(url, stop))
+        if busy:
+            thread.start()
+            while not checkpoints(out / "checkpoints" / "rl"):
+                assert process.poll() is None
+                stop.wait(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        stop.set()
+        if busy:
+            thread.join()
+    assert (
+        f"Interrupted. Go on with: palestra serve-model {out} --resume"
+        in (tmp_path / "server.log").read_text()
+    )

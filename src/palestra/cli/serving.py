@@ -67,21 +67,18 @@ def serve_model(
     if (out is not None or changes) and not learn:
         raise ConfigError("--out and --set are for --learn")
     from palestra.pipeline import Reporter
-    from palestra.serving import serve
+    from palestra.serving import bind, serve
 
     key = None if key_variable is None else os.environ.get(key_variable)
     if key_variable is not None and not key:
         raise ConfigError(f"there is no environment variable {key_variable}, which is to hold the key")
+    sock = bind((host, port), key)
     learning = resume or learn
     run, loaded = _learning(policy, out, changes or [], resume) if learning else (None, _loaded(policy))
     raise_interrupt()
-    name = Path(policy).name
-
-    def say(url: str) -> None:
-        typer.echo(f"Serving {name} at {url} (policy version {loaded.version}). Stop with Ctrl-C.")
-
+    beside = None if run is None else (run, Reporter())
     try:
-        serve(loaded, name, (host, port), say, None if run is None else (run, Reporter()), key)
+        serve(loaded, Path(policy).name, sock, typer.echo, beside, key)
     except KeyboardInterrupt:
         if run is None:
             raise typer.Exit(0) from None
@@ -121,6 +118,10 @@ def _config(policy: str, changes: list[str]) -> tuple[str, RunConfig]:
     from palestra.policy import check_model_name
     from palestra.serving import WORLD
 
+    if any(change.startswith("world.") for change in changes):
+        raise ConfigError(
+            "there is no world to set here: the program that is served is agent and world in one"
+        )
     text = f"world: {{name: {WORLD}}}\npolicy: {{model: {json.dumps(policy)}}}\n"
     config = parse_config(text, changes, folder=Path.cwd())
     check_model_name(config.policy.model)

@@ -151,15 +151,16 @@ def _learn_from_teacher(
 def final_stage(workshop: Workshop, before: str = "") -> str:
     """The stage that left the run's trained policy: the best on validation, the later of equals.
 
-    A hard-example round can cost more elsewhere than it gains; then the policy before it is kept. With
-    ``before`` only stages that ran earlier than it count.
+    A hard-example round can cost more elsewhere than it gains; then the policy before it is kept. Where
+    nothing was validated it is the last stage's. With ``before`` only stages that ran earlier than it count.
     """
     rounds = range(1, workshop.config.mine.rounds + 1)
     order = ["sft", "rl", *(f"mine{number}" for number in rounds), "dpo"]
     earlier = order[: order.index(before)] if before else order
     best = {stage: best_checkpoint(workshop.run.path / "checkpoints" / stage) for stage in earlier}
     scores = {stage: score for stage, path in best.items() if path and (score := validation_scores(path))}
-    return max(reversed(scores), key=scores.__getitem__, default="sft")
+    unmeasured = [stage for stage, path in best.items() if path] or ["sft"]
+    return max(reversed(scores), key=scores.__getitem__) if scores else unmeasured[-1]
 
 
 def _controls(workshop: Workshop, stage: str) -> Controls:

@@ -14,6 +14,9 @@ from typing import Protocol
 from palestra.errors import ConfigError
 from palestra.types import FinishReason
 
+_COLDEST = 0.01
+"""Logits are divided by it; much colder ones overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -30,8 +33,10 @@ class SamplingParams:
         """Refuse what cannot be sampled."""
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be at least 1, not {self.max_tokens}")
-        if self.temperature < 0:
-            raise ConfigError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+        if self.temperature != 0 and not self.temperature >= _COLDEST:
+            raise ConfigError(
+                f"temperature must be 0 (greedy), or {_COLDEST:g} or more, not {self.temperature:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class LocalEngine:
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
         self._runner: asyncio.Task[None] | None = None
+        self._poisoned = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the weights and the sizes: another process gets the same policy, with nothing read yet."""
@@ -90,6 +91,8 @@ class LocalEngine:
                 f"{len(prompt_ids)} prompt tokens and {params.max_tokens} new ones exceed the context of "
                 f"{self._context}: lower max_tokens or end the episode as context_full"
             )
+        if min(prompt_ids) < 0 or max(prompt_ids) >= self.model.config.vocab_size:
+            raise ConfigError(f"token ids are from 0 to {self.model.config.vocab_size - 1}")
         rng = random.Random(params.seed)
         uniforms = [rng.random() for _ in range(params.max_tokens)]
         done: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
@@ -117,6 +120,9 @@ class LocalEngine:
         for session in [*self._slots, *(request.session for request in self._waiting)]:
             self.release(session)
         self.policy_version = policy_version
+        if self._poisoned:  # what is not a number stays so where it is masked
+            self._cache = SlotCache(self.model.config, self._slot_count, self._context + 1, self.model.device)
+            self._poisoned = False
 
     async def _run(self) -> None:
         """Serve until nothing waits or runs, giving the episodes a turn after every step."""
@@ -254,6 +260,7 @@ class LocalEngine:
         drawn = drawn.clamp_max(logits.shape[1] - 1)
         picked = torch.where(temperatures > 0, drawn, logits.argmax(-1))
         chosen = logprobs.gather(1, picked[:, None])[:, 0]
+        self._poisoned = self._poisoned or not bool(chosen.isfinite().all())
         for request, token, logprob in zip(requests, picked.tolist(), chosen.tolist(), strict=True):
             request.ids.append(token)
             request.logprobs.append(logprob)

@@ -3,7 +3,7 @@
 from palestra.serving.captured import PART, WORLD, CapturedEpisode
 from palestra.serving.desk import Answer, Desk, Limits
 from palestra.serving.learning import learn, prepare
-from palestra.serving.serve import serve
+from palestra.serving.serve import bind, serve
 
 __all__ = [
     "PART",
@@ -12,6 +12,7 @@ __all__ = [
     "CapturedEpisode",
     "Desk",
     "Limits",
+    "bind",
     "learn",
     "prepare",
     "serve",

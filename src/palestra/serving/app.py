@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from palestra.errors import ConfigError, ContextFull
+from palestra.errors import ConfigError, ContextFull, EngineError
 from palestra.policy import SamplingParams
 from palestra.serving.desk import Answer, Desk
+from palestra.store import readable
 from palestra.types import Message
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -41,8 +42,19 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "echo": (False,),
     "suffix": ("",),
+    "tool_choice": ("auto", "none"),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
 }
 """Settings that are accepted where they change nothing."""
+_MOST_REWARD = 1e6
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _MOST_BYTES = 16 * 2**20
 """Of a request; no conversation comes near it."""
@@ -70,7 +82,9 @@ def make_app(
 
     async def chat(request: Request) -> Response:
         body = await _body(request)
-        messages, params = _messages(body), _params(body, desk.limits.action_tokens)
+        _check_model(body, name)
+        messages = _messages(body)
+        params = _params(body, desk.limits.action_tokens, desk.limits.temperature)
         episode, group = request.headers.get("x-episode-id"), request.headers.get("x-group-id")
         answer = await desk.chat(messages, params, episode, group)
         said = _chat_answer(answer, name, body)
@@ -78,14 +92,15 @@ def make_app(
 
     async def completions(request: Request) -> Response:
         body = await _body(request)
-        ids, params = _prompt(body), _params(body, 16)
+        _check_model(body, name)
+        ids, params = _prompt(body), _params(body, 16, None)
         if body.get("stream"):
             raise ConfigError("completions are not streamed")
-        others = set(body.get("stop_token_ids") or ()) - {desk.template.end_id}
-        if others:
-            raise ConfigError(f"an action ends with {desk.template.end_id}, not with {sorted(others)}")
-        session = request.headers.get("x-episode-id")
-        answer = await desk.complete(ids, params, session or uuid.uuid4().hex, done=session is None)
+        if body.get("stop_token_ids") not in (None, [], [desk.template.end_id]):
+            raise ConfigError(
+                f"an action ends with {desk.template.end_id}, not with {body['stop_token_ids']}"
+            )
+        answer = await desk.complete(ids, params, request.headers.get("x-episode-id"))
         return JSONResponse(_completion_answer(answer, name, ids))
 
     async def reward(request: Request) -> Response:
@@ -97,17 +112,23 @@ def make_app(
                 '{"failed": true} if it came to nothing through no fault of the policy'
             )
         earned = None if value is None or body.get("failed") else float(value)
+        group = body.get("group")
+        if (earned is not None and abs(earned) > _MOST_REWARD) or not isinstance(group, str | None):
+            raise ConfigError(f"a reward is from -{_MOST_REWARD:g} to {_MOST_REWARD:g}, and a group is text")
         episode = request.path_params["episode"]
-        return JSONResponse(await desk.finish(episode, earned, success, body.get("group")))
+        return JSONResponse(await desk.finish(episode, earned, success, group))
 
     async def weights(request: Request) -> Response:
         body = await _body(request)
         if load is None:
             raise ConfigError("this server learns by itself and takes no weights")
+        version = body.get("version", desk.version + 1)
+        if type(version) is not int:
+            raise ConfigError("a version is a whole number")
         await desk.hold()
         try:
             load(str(body.get("path")))
-            desk.weights_changed(int(body.get("version", desk.version + 1)))
+            desk.weights_changed(version)
         finally:
             desk.go_on()
         return JSONResponse(desk.state())
@@ -143,6 +164,10 @@ def _guarded(handler: _Handler, key: str | None) -> _Handler:
             return _refusal(400, str(error), "context_length_exceeded")
         except ConfigError as error:
             return _refusal(400, str(error))
+        except EngineError as error:
+            return _refusal(503, str(error))
+        except ClientDisconnect:
+            return Response(status_code=499)
 
     return guarded
 
@@ -164,7 +189,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise _TooLarge
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the request is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise ConfigError("the request is no JSON object")
@@ -174,10 +199,15 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _params(body: Mapping[str, Any], most: int) -> SamplingParams:
+def _check_model(body: Mapping[str, Any], name: str) -> None:
+    if body.get("model") not in (None, name):
+        raise ConfigError(f"there is no model {body['model']!r} here; there is {name!r}")
+
+
+def _params(body: Mapping[str, Any], most: int, usual: float | None) -> SamplingParams:
     chosen = body.get("max_completion_tokens") or body.get("max_tokens") or most
     temperature, seed = body.get("temperature"), body.get("seed")
-    temperature = 1.0 if temperature is None else temperature
+    temperature = (1.0 if usual is None else usual) if temperature is None else temperature
     if not isinstance(chosen, int) or not _is_number(temperature) or not isinstance(seed, int | None):
         raise ConfigError("max_tokens and seed are whole numbers, and temperature is a number")
     return SamplingParams(chosen, float(temperature), uuid.uuid4().int % 2**40 if seed is None else seed)
@@ -188,6 +218,8 @@ def _messages(body: Mapping[str, Any]) -> list[Message]:
         found = [Message(_ROLES[each["role"]], _text(each.get("content"))) for each in body["messages"]]  # type: ignore[arg-type]
     except (KeyError, TypeError) as error:
         raise ConfigError(f"messages are a list of {{role, content}}; roles: {', '.join(_ROLES)}") from error
+    if any(each.get("tool_calls") for each in body["messages"]):
+        raise ConfigError("tool_calls in the server's form are not supported: calls are text")
     if not found or found[-1].role == "assistant":
         raise ConfigError("the last message is one that is to be answered")
     return found
@@ -198,10 +230,10 @@ def _text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
+        return readable(content)
     if any(part["type"] != "text" for part in content):
         raise ConfigError("only text can be read")
-    return "".join(part["text"] for part in content)
+    return readable("".join(part["text"] for part in content))
 
 
 def _prompt(body: Mapping[str, Any]) -> list[int]:
@@ -270,4 +302,4 @@ def _stream(said: dict[str, Any]) -> Response:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return (type(value) is int and abs(value) < 2**60) or (type(value) is float and math.isfinite(value))

@@ -9,6 +9,7 @@ not sampled in. A request that is repeated, because its answer was lost, takes t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 from palestra.policy import ChatTemplate, Generation
@@ -16,6 +17,7 @@ from palestra.types import Facts, Message, StopReason, Task, Trajectory, Turn
 
 PART = "posted"
 """The reward part that a program's own number goes to."""
+_FAILED = "the program said that it failed, or got no answer"
 WORLD = "outside"
 """The world that tasks of outside programs belong to."""
 
@@ -32,6 +34,12 @@ class CapturedEpisode:
         self._ids: list[int] = []
         self._anew: tuple[int, ...] = ()
         self._turns: list[Turn] = []
+
+    def copy(self) -> CapturedEpisode:
+        """The episode as it stands, to go back to if what comes next fails."""
+        other = copy(self)
+        other._said, other._ids, other._turns = list(self._said), list(self._ids), list(self._turns)
+        return other
 
     def context(self, messages: Sequence[Message], template: ChatTemplate) -> list[int]:
         """The ids that the next action is sampled from, for a request that holds ``messages``."""
@@ -63,8 +71,8 @@ class CapturedEpisode:
         self._said.append(Message("assistant", text))
 
     def finish(self, reward: float | None, success: bool | None) -> Trajectory:
-        """The trajectory; without a reward it is a failure that is not trained on."""
-        failed = reward is None
+        """The trajectory; without a reward, or an answer, it is a failure that is not trained on."""
+        failed = reward is None or not self._turns
         turns = [replace(turn, reward=0.0) for turn in self._turns]
         if turns:
             turns[-1] = replace(turns[-1], reward=reward, facts=Facts(success=bool(success)))
@@ -79,9 +87,9 @@ class CapturedEpisode:
             policy="rl",
             policy_version=self.version,
             prompt_ids=self._prompt_ids,
-            reward=reward,
+            reward=None if failed else reward,
             reward_parts={} if failed else {PART: reward},
-            error="the program said that it failed" if failed else None,
+            error=_FAILED if failed else None,
         )
 
     def _append(self, said: list[Message], template: ChatTemplate) -> bool:

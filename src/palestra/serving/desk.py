@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palestra.errors import ConfigError, ContextFull
+from palestra.errors import ConfigError, ContextFull, EngineError
 from palestra.policy import ChatTemplate, Generation, SamplingParams
 from palestra.serving.captured import CapturedEpisode
 from palestra.types import Message, Trajectory, TrajectoryGroup
@@ -25,11 +25,13 @@ _ABANDONED = 10
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one answer may hold."""
+    """What an answer may be."""
 
     context_tokens: int
     action_tokens: int
     """Where a request does not say."""
+    temperature: float | None = None
+    """The only one that captured episodes may have; None for any."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,14 @@ class Desk:
     """See the module's docstring."""
 
     def __init__(
-        self, engine: Any, template: ChatTemplate, limits: Limits, *, group_size: int = 1, max_lag: int = 0
+        self,
+        engine: Any,
+        template: ChatTemplate,
+        limits: Limits,
+        *,
+        group_size: int = 1,
+        max_lag: int = 0,
+        captures: bool = True,
     ) -> None:
         """Sample from ``engine``; open until a learner comes.
 
@@ -55,9 +64,10 @@ class Desk:
             limits: of an answer.
             group_size: attempts that make a group whole.
             max_lag: versions by which an episode may be older than what learns from it.
+            captures: whether episodes are kept for a learner; else their name only keeps what was read.
         """
         self.engine, self.template, self.limits = engine, template, limits
-        self._group_size, self._max_lag = group_size, max_lag
+        self._group_size, self._max_lag, self._captures = group_size, max_lag, captures
         self.version = int(engine.policy_version)
         self.used = self.stale = 0
         """Finished episodes that went to the learner, and those that were too old."""
@@ -66,55 +76,60 @@ class Desk:
         self._asking: dict[str, asyncio.Lock] = {}
         self._open = asyncio.Event()
         self._open.set()
+        self._closed = False
         self._sampling = 0
         self._changed = asyncio.Condition()
 
     async def chat(
         self, messages: Sequence[Message], params: SamplingParams, episode: str | None, group: str | None
     ) -> Answer:
-        """Answer a conversation; with an ``episode`` it is captured.
+        """Answer a conversation; with an ``episode`` it is captured, and as it was if there is no answer.
 
         Raises:
             ContextFull: it is too long.
+            ConfigError: another temperature than the learner's, or a reward came meanwhile.
+            EngineError: the server ends.
         """
-        if episode is None:
-            ids = self.template.render(messages)
-            return await self.complete(ids, params, uuid.uuid4().hex, done=True)
-        async with self._asking.setdefault(episode, asyncio.Lock()):
-            await self._open.wait()
-            known = self._episodes.get(episode)
-            if known is None:
-                known = CapturedEpisode(episode, group or episode, self.version)
-                self._episodes[episode] = known
-            ids = known.context(messages, self.template)
-            answer = await self.complete(ids, params, episode)
+        if episode is None or not self._captures:
+            return await self.complete(self.template.render(messages), params, episode)
+        wanted = self.limits.temperature
+        if wanted is not None and params.temperature != wanted:
+            raise ConfigError(
+                f"episodes that are learned from have temperature {wanted:g} (rl.temperature), not "
+                f"{params.temperature:g}: leave it out"
+            )
+        lock = self._asking.setdefault(episode, asyncio.Lock())
+        async with lock:
+            await self._enter()
+            if self._asking.get(episode) is not lock:
+                raise ConfigError(f"episode {episode!r} was rewarded meanwhile")
+            before = self._episodes.get(episode)
+            known = before.copy() if before else CapturedEpisode(episode, group or episode, self.version)
+            answer = await self._sample(known.context(messages, self.template), params, episode)
             known.act(answer.generation, answer.text)
+            self._episodes[episode] = known
             return answer
 
-    async def complete(
-        self, ids: Sequence[int], params: SamplingParams, session: str, *, done: bool = False
-    ) -> Answer:
-        """Answer a prompt of ids; ``done`` forgets it at once.
+    async def complete(self, ids: Sequence[int], params: SamplingParams, session: str | None) -> Answer:
+        """Answer a prompt of ids; what was read of a ``session`` is kept, one request at a time.
 
         Raises:
             ContextFull: it is too long.
+            EngineError: the server ends.
         """
-        room = self.limits.context_tokens - len(ids)
-        if room < 1:
-            raise ContextFull(
-                f"the prompt has {len(ids)} tokens, and the context {self.limits.context_tokens}"
-            )
-        fitting = SamplingParams(min(params.max_tokens, room), params.temperature, params.seed)
-        await self._open.wait()
-        self._sampling += 1
+        if session is None:
+            once = uuid.uuid4().hex
+            try:
+                return await self._sample(ids, params, once)
+            finally:
+                self.engine.release(once)
+        lock = self._asking.setdefault(f"ids:{session}", asyncio.Lock())
         try:
-            generation = await self.engine.generate(list(ids), fitting, session)
+            async with lock:
+                return await self._sample(ids, params, session)
         finally:
-            if done:
-                self.engine.release(session)
-            self._sampling -= 1
-            await self._tell()
-        return Answer(generation, self.template.decode(generation.ids), len(ids))
+            if not lock.locked():
+                self._asking.pop(f"ids:{session}", None)
 
     async def finish(
         self, episode: str, reward: float | None, success: bool | None, group: str | None = None
@@ -124,13 +139,15 @@ class Desk:
         Raises:
             ConfigError: no such episode is being played.
         """
-        known = self._episodes.pop(episode, None)
-        if known is None:
+        lock = self._asking.get(episode)
+        if lock is None or episode not in self._episodes:
             raise ConfigError(
-                f"no episode {episode!r} is being played: its requests carry the header X-Episode-Id, and it "
-                "is rewarded once"
+                f"no episode {episode!r} is being played: with --learn its requests carry the header "
+                "X-Episode-Id, and it is rewarded once"
             )
-        self._asking.pop(episode, None)
+        async with lock:
+            known = self._episodes.pop(episode)
+            self._asking.pop(episode, None)
         self.engine.release(episode)
         known.group = group or known.group
         if known.version < self.version - self._max_lag:
@@ -139,6 +156,34 @@ class Desk:
         self._groups.setdefault(known.group, []).append(known.finish(reward, success))
         await self._tell()
         return {"taken": True, "policy_version": known.version}
+
+    async def _sample(self, ids: Sequence[int], params: SamplingParams, session: str) -> Answer:
+        room = self.limits.context_tokens - len(ids)
+        if room < 1:
+            raise ContextFull(
+                f"the prompt has {len(ids)} tokens, and the context {self.limits.context_tokens}"
+            )
+        fitting = SamplingParams(min(params.max_tokens, room), params.temperature, params.seed)
+        await self._enter()
+        self._sampling += 1
+        try:
+            generation = await self.engine.generate(list(ids), fitting, session)
+        finally:
+            self._sampling -= 1
+            await self._tell()
+        return Answer(generation, self.template.decode(generation.ids), len(ids))
+
+    async def _enter(self) -> None:
+        """Wait until the door is open."""
+        await self._open.wait()
+        if self._closed:
+            raise EngineError("the server is ending")
+
+    async def close(self) -> None:
+        """Turn away whoever waits or comes, and the learner too."""
+        self._closed = True
+        self._open.set()
+        await self._tell()
 
     async def gather(self, count: int, version: int, name: str) -> list[TrajectoryGroup]:
         """Open the door under ``version`` until ``count`` groups are whole, and close it behind them.
@@ -151,13 +196,16 @@ class Desk:
         self._drop_old()
         self._open.set()
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._whole()) >= count)
+            await self._changed.wait_for(lambda: self._closed or len(self._whole()) >= count)
+        if self._closed:
+            raise asyncio.CancelledError
         await self.hold()
         return [self._take(key, f"{name}/{number}") for number, key in enumerate(self._whole()[:count])]
 
     async def hold(self) -> None:
         """Close the door and wait until nothing samples."""
-        self._open.clear()
+        if not self._closed:
+            self._open.clear()
         async with self._changed:
             await self._changed.wait_for(lambda: not self._sampling)
 
@@ -191,8 +239,9 @@ class Desk:
             self._groups[key] = ended[self._group_size :]
         chosen = ended[: self._group_size]
         self.used += len(chosen)
-        named = (replace(each, id=f"{name}/{index}") for index, each in enumerate(chosen))
-        return TrajectoryGroup(name, chosen[0].task, tuple(named))
+        task = chosen[0].task  # prompts may tell a date or an id of their own; what they ask for is one
+        named = (replace(each, id=f"{name}/{index}", task=task) for index, each in enumerate(chosen))
+        return TrajectoryGroup(name, task, tuple(named))
 
     def _drop_old(self) -> None:
         """Forget attempts that grew too old while their group was not whole, and episodes long abandoned."""
@@ -206,6 +255,7 @@ class Desk:
         for episode in [key for key, each in self._episodes.items() if each.version < oldest - _ABANDONED]:
             del self._episodes[episode]
             self._asking.pop(episode, None)
+            self.engine.release(episode)
 
     async def _tell(self) -> None:
         async with self._changed:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from palestra.errors import ConfigError
 from palestra.monitor import Guards, Watch
 from palestra.pipeline import Reporter
 from palestra.pipeline.config import RunConfig
@@ -37,6 +38,10 @@ STAGE = "rl"
 
 def prepare(run: RunFolder, config: RunConfig) -> LoadedPolicy:
     """The policy that learns; a new run keeps the one it starts from as its SFT policy."""
+    if config.rl.algorithm == "gigpo":
+        raise ConfigError(
+            "gigpo compares equal states of the world, and of an outside program's nothing is known"
+        )
     folder = run.path / "checkpoints" / "sft"
     if best_checkpoint(folder) is None:
         start = load_start(config)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from palestra.errors import ConfigError
@@ -23,10 +27,34 @@ from palestra.store import RunFolder
 _OWN = ("127.0.0.1", "localhost", "::1")
 
 
+def bind(address: tuple[str, int], key: str | None) -> socket.socket:
+    """A socket at host and port; 0 takes a free port.
+
+    Raises:
+        ConfigError: the address is taken, or open to others without a key.
+    """
+    host, port = address
+    if key is None and host not in _OWN:
+        raise ConfigError(
+            f"{host} can be reached by others, who could train your policy: name the environment variable "
+            "that holds a key with --key-variable, or listen on 127.0.0.1"
+        )
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"{host}:{port} cannot be used ({error.strerror}): choose another port, or 0 for a free one"
+        ) from error
+    return sock
+
+
 def serve(
     loaded: LoadedPolicy,
     name: str,
-    address: tuple[str, int],
+    sock: socket.socket,
     say: Callable[[str], None],
     learning: tuple[RunFolder, Reporter] | None = None,
     key: str | None = None,
@@ -36,98 +64,120 @@ def serve(
     Args:
         loaded: the policy; one for learning if there is ``learning``.
         name: what clients call it.
-        address: host and port; 0 takes a free port.
-        say: is told where the server is once it answers.
+        sock: from ``bind``.
+        say: is told where the server is once it answers, and what it waits for at the end.
         learning: the run folder and where to report to; None to serve only.
-        key: what requests must carry; None for none, on an address of this machine only.
+        key: what requests must carry; None for none.
 
     Raises:
-        ConfigError: the address is taken, or open to others without a key.
+        KeyboardInterrupt: it was interrupted; an update that was being learned has been finished.
         GateFailed, TrainingPaused: the learner stopped.
     """
-    if key is None and address[0] not in _OWN:
-        raise ConfigError(
-            f"{address[0]} can be reached by others, who could train your policy: name the environment "
-            "variable that holds a key with --key-variable, or listen on 127.0.0.1"
+    asyncio.run(_Service(loaded, name, say, learning, key).run(sock))
+
+
+class _Service:
+    """The server, and the learner in a thread beside it."""
+
+    def __init__(
+        self,
+        loaded: LoadedPolicy,
+        name: str,
+        say: Callable[[str], None],
+        learning: tuple[RunFolder, Reporter] | None,
+        key: str | None,
+    ) -> None:
+        config = loaded.config
+        self._loaded, self._name, self._say, self._learning = loaded, name, say, learning
+        limits = Limits(
+            config.policy.context_tokens,
+            config.policy.action_tokens,
+            config.rl.temperature if learning else None,
         )
-    sock = _bind(address)
-    url = f"http://{address[0]}:{sock.getsockname()[1]}/v1"
-    asyncio.run(_serve(loaded, name, sock, lambda: say(url), learning, key))
+        self._desk = Desk(
+            loaded.engine,
+            loaded.template,
+            limits,
+            group_size=config.rl.group_size if learning else 1,
+            max_lag=config.rl.max_policy_lag,
+            captures=learning is not None,
+        )
+        load = None if learning else lambda path: _load(loaded, Path(path))
+        app = make_app(self._desk, name, load, key)
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        )
+        self._failure: BaseException | None = None
+        self._finished = False
 
+    async def run(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(self._serve(sock))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        self._say_where(sock)
+        thread = threading.Thread(target=self._learn, args=(loop,), daemon=True)
+        if self._learning:
+            await self._desk.hold()  # until the learner asks for episodes, under the version it goes on from
+            thread.start()
+        with suppress(asyncio.CancelledError):  # as asyncio tells of an interrupt
+            await serving
+        await self._desk.close()
+        if thread.is_alive():
+            self._say("Finishing the update; Ctrl-C again ends at once.")
+            await self._joined(thread, loop)
+        if self._failure:
+            raise self._failure
+        if not self._finished:
+            raise KeyboardInterrupt
 
-async def _serve(
-    loaded: LoadedPolicy,
-    name: str,
-    sock: socket.socket,
-    ready: Callable[[], None],
-    learning: tuple[RunFolder, Reporter] | None,
-    key: str | None,
-) -> None:
-    config = loaded.config
-    limits = Limits(config.policy.context_tokens, config.policy.action_tokens)
-    desk = Desk(
-        loaded.engine,
-        loaded.template,
-        limits,
-        group_size=config.rl.group_size if learning else 1,
-        max_lag=config.rl.max_policy_lag,
-    )
-    load = None if learning else lambda path: _load(loaded, Path(path))
-    app = make_app(desk, name, load, key)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    )
-    failure: list[BaseException] = []
+    async def _serve(self, sock: socket.socket) -> None:
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again behind its end
+            await self._server.serve(sockets=[sock])
 
-    def learner() -> None:
-        assert learning is not None
-        run, reporter = learning
+    async def _joined(self, thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGINT, os._exit, 130)
+        while thread.is_alive():
+            await asyncio.sleep(0.05)
+
+    def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._learning is not None
+        run, reporter = self._learning
         try:
-            learn(run, loaded, desk, loop, reporter)
-        except asyncio.CancelledError:
+            learn(run, self._loaded, self._desk, loop, reporter)
+            self._finished = True
+        except CancelledError:
             pass  # the server has ended
         except BaseException as error:
-            failure.append(error)
-        server.should_exit = True
+            self._failure = error
+        asyncio.run_coroutine_threadsafe(self._end(), loop)
 
-    loop = asyncio.get_running_loop()
-    serving = loop.create_task(server.serve(sockets=[sock]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    ready()
-    if learning:
-        await desk.hold()  # until the learner asks for episodes, under the version it goes on from
-        threading.Thread(target=learner, daemon=True).start()
-    with suppress(asyncio.CancelledError):
-        await serving
-    if failure:
-        raise failure[0]
+    async def _end(self) -> None:
+        await self._desk.close()
+        self._server.should_exit = True
+
+    def _say_where(self, sock: socket.socket) -> None:
+        host, port = sock.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        version = self._desk.version
+        self._say(
+            f"Serving {self._name} at http://{shown}:{port}/v1 (policy version {version}). Stop with Ctrl-C."
+        )
 
 
 def _load(loaded: LoadedPolicy, folder: Path) -> None:
-    """Put the weights of a folder into the model.
+    """Put the weights of a folder into the model, all or none.
 
     Raises:
         ConfigError: they are not there, or another model's.
     """
     try:
         weights = load_file(folder / "model.safetensors")
-        missing, unexpected = loaded.model.load_state_dict(weights, strict=False)
-    except (OSError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(f"the weights in {folder} cannot be loaded: {error}") from error
-    if unexpected or any(not name.startswith("lm_head") for name in missing):
-        raise ConfigError(f"the weights in {folder} are another model's: {unexpected or missing}")
-
-
-def _bind(address: tuple[str, int]) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        host, port = address
-        raise ConfigError(
-            f"{host}:{port} cannot be used ({error.strerror}): choose another port, or 0 for a free one"
-        ) from error
-    return sock
+    own = loaded.model.state_dict()
+    wrong = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+    missing = [name for name in own if name not in weights and not name.startswith("lm_head")]
+    if wrong or missing:
+        raise ConfigError(f"the weights in {folder} are another model's: {(wrong or missing)[:3]}")
+    loaded.model.load_state_dict(weights, strict=False)

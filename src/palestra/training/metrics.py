@@ -26,7 +26,7 @@ def summarize_groups(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "reward/mean": mean(t.reward or 0.0 for t in scored),
         "turns/mean": mean(len(t.turns) for t in scored),
         "tokens/action_mean": mean(sum(len(turn.action_ids) for turn in t.turns) for t in scored),
-        "format/compliance": mean(float(turn.facts.parse_tier != "error") for turn in turns),
+        **({"format/compliance": mean(float(t.facts.parse_tier != "error") for t in turns)} if turns else {}),
         "actions/invalid": sum(not turn.facts.valid for turn in turns) / len(scored),
         "actions/repeated": sum(turn.facts.repeated for turn in turns) / len(scored),
         "context/prefix_breaks": sum(bool(turn.prompt_ids) for turn in turns) / len(scored),
