@@ -1,5 +1,6 @@
 """Servers for tests: palestra's own in a process of its own, and one that misbehaves as it is told."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -72,7 +73,14 @@ def scripted(reply: Callable[[int, dict], Reply], owner: str = "vllm") -> Iterat
                 self.send_header(name, value)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            pause = float((headers or {}).get("x-drip", 0))
+            with contextlib.suppress(OSError):  # who asked may be gone
+                for byte in data if pause else ():
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
+                    time.sleep(pause)
+                if not pause:
+                    self.wfile.write(data)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -108,8 +108,12 @@ def test_an_adapter_is_read_back_bit_for_bit_and_another_shape_is_refused(traine
 
 
 def test_a_target_that_matches_nothing_is_refused_with_the_layers_there_are():
-    with pytest.raises(ConfigError, match=r"\['query'\] names no linear layer.*q_proj"):
-        add_adapter(tiny(), LoraSettings(4, 8.0, ("query",)), seed=0)
+    for targets in (("query",), ("q_proj", "query")):
+        with pytest.raises(ConfigError, match=r"names query, which is no linear layer.*q_proj"):
+            add_adapter(tiny(), LoraSettings(4, 8.0, targets), seed=0)
+    for name in ("lm_head", "embed_tokens"):
+        with pytest.raises(ConfigError, match=f"names {name}, which is no linear layer below the output"):
+            add_adapter(tiny(), LoraSettings(4, 8.0, (name,)), seed=0)
 
 
 def test_targets_choose_the_layers():

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from model_servers import completion, scripted, served
 
+from model_servers import completion, scripted, served
 from palestra.errors import ConfigError, ContextFull, EngineError, TooManyFailures
 from palestra.policy import SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
@@ -120,6 +120,13 @@ def test_ids_are_read_from_their_names_where_a_server_gives_no_others():
         (completion([7] * 9), "gave 9 tokens where 1 to 8"),
         (completion([7, 1], prompt_token_ids=[0, *PROMPT_IDS]), "token of its own in front"),
         ({"choices": []}, "no completion"),
+        (completion([7.9, 1]), "no whole number"),
+        (completion([True, 1]), "no whole number"),
+        (completion([7, 1], finish_reason="abort"), "ended an answer with 'abort'"),
+        (completion([1, 7]), "went on behind the token that ends"),
+        (completion([-7, 1]), "token id -7"),
+        (completion([2**31, 1]), "another model"),
+        ("[" * 100_000, "no JSON"),
         ("<html>busy</html>", "no JSON"),
         ("[1]", "no object"),
     ],
@@ -155,8 +162,51 @@ def test_a_server_that_hangs_is_given_up():
         time.sleep(3)
         return 200, completion([7, 1])
 
-    with scripted(reply) as url, pytest.raises(EngineError, match="ReadTimeout"):
+    with scripted(reply) as url, pytest.raises(EngineError, match="Timeout"):
         ask(quick(url, timeout_seconds=0.3))
+
+
+def test_a_body_that_drips_is_given_up_in_time():
+    def drip(number, body):
+        return 200, "{" + " " * 40 + "}", {"x-drip": "0.2"}
+
+    started = time.monotonic()
+    with scripted(drip) as url, pytest.raises(EngineError, match="TimeoutError"):
+        ask(quick(url, timeout_seconds=1.0))
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize("header", ["nan", "-5", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_wait_that_is_none_is_not_waited_for(header):
+    def reply(number, body):
+        return (529, "busy", {"retry-after": header}) if not number else (200, completion([7, 1]))
+
+    started = time.monotonic()
+    with scripted(reply) as url:
+        assert ask(quick(url, retries=1)).ids == (7, 1)
+    assert time.monotonic() - started < 5
+
+
+def test_a_count_that_is_none_costs_nothing():
+    answer = {**completion([7, 1]), "usage": {"prompt_tokens": "n/a", "completion_tokens": [1]}}
+    with scripted(lambda n, b: (200, answer)) as url:
+        engine = quick(url)
+        ask(engine)
+    assert (engine.server.meter.input_tokens, engine.server.meter.output_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("key", ["ab\ncd", "schl\u00fcssel", "  "])
+def test_a_key_that_cannot_be_sent_is_refused_and_never_shown(address, monkeypatch, key):
+    monkeypatch.setenv("A_KEY", key)
+    with pytest.raises(ConfigError, match="A_KEY") as refused:
+        ModelServer(ServerSettings(address, key_variable="A_KEY"))
+    assert not key.strip() or key not in str(refused.value)
+
+
+def test_a_message_that_is_no_text_is_an_error(folder):
+    answer = {"choices": [{"message": {"content": [{"type": "text"}]}, "finish_reason": "stop"}]}
+    with scripted(lambda n, b: (200, answer)) as url, pytest.raises(TooManyFailures, match="no message"):
+        play(HostedPolicy("hosted", quick(url).server, SamplingParams(8)), 2)
 
 
 def test_what_the_caller_did_wrong_is_not_asked_again():
@@ -192,7 +242,7 @@ def test_a_server_that_is_not_there_or_has_another_model_is_refused_at_once(addr
         (ServerSettings("http://127.0.0.1:9/v1"), "No model server answers"),
         (ServerSettings(address.removesuffix("/v1")), "no OpenAI-compatible server"),
         (ServerSettings(address, model="large"), "has no model 'large'; it has"),
-        (ServerSettings(address, key_variable="NO_SUCH_KEY"), "no environment variable NO_SUCH_KEY"),
+        (ServerSettings(address, key_variable="NO_SUCH_KEY"), "NO_SUCH_KEY, for .* is not set"),
     ):
         with pytest.raises(ConfigError, match=message):
             ModelServer(settings)

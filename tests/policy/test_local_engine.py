@@ -173,11 +173,46 @@ def test_an_episode_that_is_idle_gives_its_slot_to_one_that_waits(model):
     )
 
 
-def test_a_model_that_raises_fails_the_requests_and_the_engine_goes_on(model):
+def test_a_model_that_raises_fails_the_requests_and_the_engine_goes_on(model, monkeypatch):
     engine = LocalEngine(model, END, slots=2, context_tokens=64)
-    with pytest.raises(IndexError):
-        asyncio.run(engine.generate([7, 10**6], SamplingParams(4), "a"))
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="out of memory"):
+        patched.setattr("palestra.policy.local.last_hidden", broken)
+        asyncio.run(engine.generate([7, 8], SamplingParams(4), "a"))
     assert asyncio.run(engine.generate([7, 8], SamplingParams(4), "a")).ids
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_an_id_that_the_model_has_not_is_the_caller_s_mistake_and_nobody_else_s(model, token):
+    engine = LocalEngine(model, END, slots=2, context_tokens=64)
+
+    async def both() -> Generation:
+        other = asyncio.create_task(engine.generate([7, 8], SamplingParams(4), "a"))
+        await asyncio.sleep(0)
+        with pytest.raises(ConfigError, match="token ids are from 0 to"):
+            await engine.generate([7, token], SamplingParams(4), "b")
+        return await other
+
+    assert asyncio.run(both()).ids
+
+
+def test_an_engine_recovers_from_weights_that_were_no_numbers(model):
+    engine = LocalEngine(copy.deepcopy(model), END, slots=2, context_tokens=64)
+    good = {name: value.clone() for name, value in engine.model.state_dict().items()}
+    first = asyncio.run(engine.generate([7, 8, 9], SamplingParams(4, 1.0, seed=1), "a"))
+    engine.release("a")
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.fill_(float("nan"))
+    engine.weights_changed(1)
+    asyncio.run(engine.generate([7, 8, 9, 7, 8], SamplingParams(4, 1.0, seed=1), "a"))
+    engine.model.load_state_dict(good)
+    engine.weights_changed(2)
+    again = asyncio.run(engine.generate([7, 8, 9], SamplingParams(4, 1.0, seed=1), "a"))
+    assert (again.ids, again.logprobs) == (first.ids, first.logprobs)
 
 
 def test_what_was_read_under_old_weights_is_not_gone_on_from(model):

@@ -155,9 +155,11 @@ def _print_faults(results: list[FaultResult]) -> None:
 
 def _from_run(path: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:
     """The run's final policy, and the stage that left it; another world is played at its own difficulty."""
+    from palestra.pipeline.hosting import sampling_here
     from palestra.pipeline.run import open_run
 
-    run, config = open_run(Path(path))
+    run, stored = open_run(Path(path))
+    config = sampling_here(stored)
     if world is not None:
         section = config.world.model_copy(update={"name": world, "difficulty": None})
         config = config.model_copy(update={"world": section})

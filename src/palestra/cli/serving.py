@@ -138,9 +138,11 @@ def _loaded(policy: str) -> LoadedPolicy:
         from palestra.pipeline.model_parts import load_start
 
         return load_start(config)
+    from palestra.pipeline.hosting import sampling_here
     from palestra.pipeline.learning import final_stage
     from palestra.pipeline.model_parts import load_stage
     from palestra.pipeline.run import open_run
 
-    run, config = open_run(Path(policy))
+    run, stored = open_run(Path(policy))
+    config = sampling_here(stored)
     return load_stage(run, final_stage(Workshop(run, config, Reporter())), config)

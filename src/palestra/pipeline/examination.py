@@ -13,6 +13,7 @@ from typing import Any
 
 from palestra.evaluation import evaluate_groups
 from palestra.pipeline.collecting import make_teacher
+from palestra.pipeline.hosting import spent
 from palestra.pipeline.learning import final_stage
 from palestra.pipeline.model_parts import load_stage
 from palestra.pipeline.workshop import Workshop
@@ -45,7 +46,10 @@ def examine(
     name = f"{stage}-{mode}"
     if name in workshop.run.read_evals():
         return
-    groups = workshop.play(make_policy(), tasks, 1, stage=f"eval-{name}", seed=3)
+    player = make_policy()
+    groups = workshop.play(player, tasks, 1, stage=f"eval-{name}", seed=3)
+    if text := spent(player):
+        workshop.reporter.line(f"  {text}")
     workshop.run.write_groups(f"eval-{stage}", mode, groups)
     report = evaluate_groups(groups)
     about = {"stage": stage, "mode": mode, "split": "test", "world": workshop.config.world.name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palestra.pipeline.config import ServerConfig
+from palestra.pipeline.config import RunConfig, ServerConfig
 from palestra.policy import SamplingParams
 from palestra.policy.hosted import HostedPolicy
 from palestra.policy.model_server import ModelServer, ServerSettings
@@ -26,6 +26,12 @@ def spent(policy: object) -> str | None:
     if meter.retries:
         text += f", {meter.retries:,} requests sent again"
     return text if cost is None else f"{text}, cost {cost:.2f}"
+
+
+def sampling_here(config: RunConfig) -> RunConfig:
+    """The configuration without the policy's server, so that looking at a run changes nobody's weights."""
+    section = config.policy.model_copy(update={"server": None})
+    return config.model_copy(update={"policy": section})
 
 
 def host(name: str, section: ServerConfig, params: SamplingParams) -> HostedPolicy:

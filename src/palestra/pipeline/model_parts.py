@@ -13,7 +13,7 @@ import torch
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig, RunConfig
-from palestra.pipeline.hosting import connect
+from palestra.pipeline.hosting import connect, sampling_here
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
 from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, TokenPolicy
 from palestra.policy.adapters import (
@@ -175,7 +175,7 @@ def load_judging(run: RunFolder, stage: str, config: RunConfig) -> LoadedPolicy:
     Raises:
         ConfigError: the stage has no checkpoint that is whole.
     """
-    loaded = load_stage(run, stage, config)
+    loaded = load_stage(run, stage, sampling_here(config))
     _adapt(loaded.model, config)
     return loaded
 

@@ -7,7 +7,7 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -50,8 +50,9 @@ def add_adapter(model: Any, settings: LoraSettings, seed: int) -> None:
     """Freeze ``model`` and put a fresh adapter into it, in place; what it computes does not change yet.
 
     Raises:
-        ConfigError: no layer is called as a target.
+        ConfigError: no layer is called as a target, or one cannot have an adapter.
     """
+    _check_targets(model, settings.targets)
     peft = import_module("peft")
     config = peft.LoraConfig(
         r=settings.rank,
@@ -63,13 +64,32 @@ def add_adapter(model: Any, settings: LoraSettings, seed: int) -> None:
             torch.manual_seed(seed)
             peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
     except ValueError as error:
-        known = sorted(
-            {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-        )
+        raise ConfigError(f"policy.lora does not fit the model: {error}") from error
+    odd = [name for name, layer in _adapted(model) if not hasattr(layer.base_layer, "weight")]
+    if odd:
         raise ConfigError(
-            f"policy.lora.targets {list(settings.targets)} names no linear layer of the model. Its linear "
-            f"layers: {', '.join(known)}."
-        ) from error
+            f"policy.lora cannot adapt {odd[0]}, which is no linear layer: name others in "
+            f"policy.lora.targets, of {', '.join(_linear_layers(model))}."
+        )
+
+
+def _check_targets(model: Any, targets: Sequence[str]) -> None:
+    known = _linear_layers(model)
+    wrong = [name for name in targets if name not in known]
+    if wrong:
+        raise ConfigError(
+            f"policy.lora.targets names {', '.join(wrong)}, which is no linear layer below the output. There "
+            f"are {', '.join(known)}."
+        )
+
+
+def _linear_layers(model: Any) -> list[str]:
+    """The names of linear layers, but for the output, whose matrix is often that of the embeddings too."""
+    output = model.get_output_embeddings()
+    linear = (
+        n for n, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not output
+    )
+    return sorted({name.rpartition(".")[2] for name in linear})
 
 
 def has_adapter(model: Any) -> bool:

@@ -14,6 +14,7 @@ from palestra.errors import EngineError
 from palestra.policy.base import Sampled
 from palestra.policy.engine import SamplingParams
 from palestra.policy.model_server import ModelServer
+from palestra.store import readable
 from palestra.types import Facts, FinishReason, Message
 
 
@@ -61,7 +62,8 @@ class HostedConversation:
         )
         try:
             (choice,) = answer["choices"]
-            text = choice["message"]["content"] or ""
+            said = choice["message"]["content"]
+            text = readable("" if said is None else said)
             reason: FinishReason = "length" if choice.get("finish_reason") == "length" else "stop"
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(

@@ -33,9 +33,12 @@ _ID = "token_id:"
 class HttpEngine:
     """Samples from a server; see the module's docstring."""
 
-    def __init__(self, server: ModelServer, end_id: int, policy_version: int = 0) -> None:
-        """Sample from ``server``, whose actions end with ``end_id``."""
+    def __init__(
+        self, server: ModelServer, end_id: int, policy_version: int = 0, *, vocabulary: int = 2**31
+    ) -> None:
+        """Sample from ``server``, whose actions end with ``end_id`` and have ids below ``vocabulary``."""
         self.server, self._end_id, self.policy_version = server, end_id, policy_version
+        self._vocabulary = vocabulary
 
     @property
     def reproducible(self) -> bool:
@@ -64,7 +67,19 @@ class HttpEngine:
         answer = await self.server.ask("completions", body, session)
         ids, logprobs, reason = _sample(answer, prompt_ids)
         _check(ids, logprobs, params.max_tokens)
+        self._check_ids(ids)
         return Generation(ids, logprobs, reason, version)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        """Refuse ids that the policy has not, or that come behind the end."""
+        wrong = [token for token in ids if not 0 <= token < self._vocabulary]
+        if wrong:
+            raise EngineError(
+                f"The server gave token id {wrong[0]}, and the vocabulary has {self._vocabulary}: it serves "
+                "another model."
+            )
+        if self._end_id in ids[:-1]:
+            raise EngineError("The server went on behind the token that ends an action.")
 
     def release(self, session: str) -> None:
         """Nothing to do: a server forgets by itself."""
@@ -96,8 +111,12 @@ def _sample(
                 "does it put a token of its own in front?"
             )
         logprobs = tuple(float(value) for value in said["token_logprobs"])
-        reason: FinishReason = "length" if choice.get("finish_reason") == "length" else "stop"
-        return tuple(map(int, ids)), logprobs, reason
+        reason: FinishReason = choice["finish_reason"]
+        if reason not in ("stop", "length"):
+            raise EngineError(f"The server ended an answer with {reason!r}.")
+        if any(type(token) is not int for token in ids):
+            raise EngineError(f"The server gave a token id that is no whole number: {list(ids)[:8]}")
+        return tuple(ids), logprobs, reason
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError(
             f"The server's answer is no completion: {error!r} in {str(answer)[:300]}"

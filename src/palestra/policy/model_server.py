@@ -8,6 +8,7 @@ before anything is sent, because what a request may hold differs: some die of a 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import time
@@ -20,7 +21,8 @@ import httpx2
 
 from palestra.errors import ConfigError, ContextFull, EngineError
 
-_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_AGAIN = frozenset({408, 409, 425, 429})
+"""Statuses that may pass, beside those of 500 and above."""
 _LONGEST_WAIT = 30.0
 _TOO_LONG = re.compile(r"context_length_exceeded|maximum context length|longer than the maximum model")
 """How servers say that a prompt does not fit."""
@@ -113,17 +115,18 @@ class ModelServer:
                 await self._pace()
                 last = attempt == self.settings.retries
                 try:
-                    answer = await self._client.post(
-                        f"{self._url}/{path}",
-                        json={"model": self.model, **body},
-                        headers={"X-Episode-Id": session},
-                    )
-                except httpx2.TransportError as error:
+                    async with asyncio.timeout(self.settings.timeout_seconds):
+                        answer = await self._client.post(
+                            f"{self._url}/{path}",
+                            json={"model": self.model, **body},
+                            headers={"X-Episode-Id": session},
+                        )
+                except (httpx2.RequestError, TimeoutError) as error:
                     if last:
                         raise EngineError(self._gave_up(path, f"{type(error).__name__} {error}")) from error
                     wait = None
                 else:
-                    if answer.status_code not in _AGAIN:
+                    if answer.status_code not in _AGAIN and answer.status_code < 500:
                         return self._read(path, answer)
                     if last:
                         raise EngineError(self._gave_up(path, _said(answer)))
@@ -143,7 +146,7 @@ class ModelServer:
             answer = httpx2.post(
                 f"{root}{url}", json=dict(body), headers=self._headers, timeout=self.settings.timeout_seconds
             )
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise EngineError(f"The server at {root} did not answer {url}: {error!r}") from error
         if not answer.is_success:
             raise EngineError(f"The server at {root} refused {url}: {_said(answer)}")
@@ -155,7 +158,7 @@ class ModelServer:
             answer = httpx2.get(
                 f"{self._url}/models", headers=self._headers, timeout=min(self.settings.timeout_seconds, 20.0)
             )
-        except (httpx2.TransportError, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise ConfigError(
                 f"No model server answers at {self._url} ({error}). Is it running, and does the address end "
                 "in /v1?"
@@ -167,7 +170,7 @@ class ModelServer:
             )
         try:
             return {each["id"]: str(each.get("owned_by", "")) for each in answer.json()["data"]}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"What answers at {self._url}/models is no OpenAI-compatible server: {_said(answer)}"
             ) from error
@@ -198,16 +201,17 @@ class ModelServer:
             raise kind(f"The server at {self._url} refused {path}: {_said(answer)}")
         try:
             read = answer.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineError(
                 f"The server at {self._url} answered {path} with no JSON: {_said(answer)}"
             ) from error
         if not isinstance(read, dict):
             raise EngineError(f"The server at {self._url} answered {path} with no object: {_said(answer)}")
         self.meter.requests += 1
-        usage = read.get("usage") or {}
-        self.meter.input_tokens += int(usage.get("prompt_tokens") or 0)
-        self.meter.output_tokens += int(usage.get("completion_tokens") or 0)
+        usage = read.get("usage")
+        if isinstance(usage, dict):
+            self.meter.input_tokens += _count(usage.get("prompt_tokens"))
+            self.meter.output_tokens += _count(usage.get("completion_tokens"))
         return read
 
     def _gave_up(self, path: str, reason: str) -> str:
@@ -218,11 +222,10 @@ class ModelServer:
 def _authorization(settings: ServerSettings) -> dict[str, str]:
     if settings.key_variable is None:
         return {}
-    key = os.environ.get(settings.key_variable)
-    if not key:
-        raise ConfigError(
-            f"The key for {settings.url} is in no environment variable {settings.key_variable}: set it."
-        )
+    key = os.environ.get(settings.key_variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        what = "not a key that can be sent" if key else "not set"
+        raise ConfigError(f"The environment variable {settings.key_variable}, for {settings.url}, is {what}.")
     return {"Authorization": f"Bearer {key}"}
 
 
@@ -239,9 +242,15 @@ def _said(answer: httpx2.Response) -> str:
 def _seconds(header: str | None) -> float | None:
     """What ``Retry-After`` asks for, within reason; a date is not understood."""
     try:
-        return min(max(float(header or ""), 0.0), _LONGEST_WAIT)
+        seconds = float(header or "")
     except ValueError:
         return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else None
+
+
+def _count(value: Any) -> int:
+    """A number of tokens, if it is one."""
+    return value if type(value) is int and 0 <= value < 2**40 else 0
 
 
 def _delay(attempt: int, session: str) -> float:

@@ -48,13 +48,13 @@ class SyncedEngine(HttpEngine):
             ConfigError: it samples from other weights afterwards.
             EngineError: it cannot load weights.
         """
-        super().__init__(server, template.end_id, version)
+        super().__init__(server, template.end_id, version, vocabulary=model.config.vocab_size)
         self._model, self._template, self._temperature = model, template, temperature
         self._sent: int | None = None
         self.weights_changed(version)
 
     def weights_changed(self, policy_version: int) -> None:
-        """Send the weights, if they have changed, and compare what the server then samples.
+        """Send the weights, if they have changed or the server lost them, and compare what it then samples.
 
         Raises:
             ConfigError: it samples from other weights.
@@ -62,7 +62,7 @@ class SyncedEngine(HttpEngine):
         """
         super().weights_changed(policy_version)
         counted = sum(value._version for value in trained_state(self._model).values())
-        if counted == self._sent:
+        if counted == self._sent and self._mismatch()[0] <= MOST_MISMATCH:
             return
         folder = Path(tempfile.mkdtemp(prefix="palestra-weights-"))
         try:
@@ -73,7 +73,8 @@ class SyncedEngine(HttpEngine):
         self._compare()
         self._sent = counted
 
-    def _compare(self) -> None:
+    def _mismatch(self) -> tuple[float, float]:
+        """How far the server's log-probabilities are from the learner's, on average and at worst."""
         prompt = self._template.render(_ASKED)
         samples = asyncio.run(self._samples(prompt))
         gaps = [
@@ -81,12 +82,15 @@ class SyncedEngine(HttpEngine):
             for sample in samples
             for said, own in zip(sample.logprobs, self._own(prompt, sample), strict=True)
         ]
-        mismatch = sum(gaps) / len(gaps)
+        return sum(gaps) / len(gaps), max(gaps)
+
+    def _compare(self) -> None:
+        mismatch, worst = self._mismatch()
         if mismatch > MOST_MISMATCH:
             raise ConfigError(
                 f"The server at {self.server.settings.url} samples from another distribution than the "
                 f"learner has: log-probabilities differ by {mismatch:.3f} nats a token (at most "
-                f"{MOST_MISMATCH}), the worst by {max(gaps):.3f}. It serves other weights, or does not count "
+                f"{MOST_MISMATCH}), the worst by {worst:.3f}. It serves other weights, or does not count "
                 f"the temperature of {self._temperature:g} in (vLLM: --logprobs-mode processed_logprobs)."
             )
 
