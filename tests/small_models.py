@@ -1,10 +1,14 @@
-"""A small Llama with a tokenizer and a chat template of its own, as a Hugging Face folder."""
+"""Small models as folders: a Llama with a tokenizer and a chat template of its own, and a nano policy."""
 
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from palestra.policy.chat import RoleTokenTemplate
+from palestra.policy.models import save_policy
+from palestra.policy.nano import new_nano, train_tokenizer
 
 KEPT = "{{ m['content'] }}"
 SHORTENED = "{{ '...' if m['role'] == 'user' and loop.index0 > 1 and not loop.last else m['content'] }}"
@@ -38,4 +42,12 @@ def write_llama(folder: Path, shown: str = KEPT, *, hidden: int = 48, heads: int
         tie_word_embeddings=True,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def write_nano(folder: Path) -> Path:
+    """An untrained one of a few thousand parameters."""
+    tokenizer = train_tokenizer(["say the word, left or right", "number 12, word blue"], 300)
+    model = new_nano(tokenizer.get_vocab_size(), hidden=32, feed_forward=48, heads=2, seed=1)
+    save_policy(folder, model, RoleTokenTemplate(tokenizer))
     return folder

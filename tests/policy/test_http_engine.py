@@ -9,19 +9,18 @@ import pytest
 from model_servers import completion, scripted, served
 from palestra.errors import ConfigError, ContextFull, EngineError, TooManyFailures
 from palestra.policy import SamplingParams, TokenPolicy
-from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.engine_checks import check_engine
 from palestra.policy.hosted import HostedPolicy
 from palestra.policy.http import HttpEngine
 from palestra.policy.local import LocalEngine
 from palestra.policy.model_server import ModelServer, ServerSettings
-from palestra.policy.models import load_policy, save_policy
-from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.policy.models import load_policy
 from palestra.policy.weight_sync import SyncedEngine
 from palestra.rewards import Rubric
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.training import Learner, imitation_loss
 from palestra.types import Segment, StopReason
+from small_models import write_nano
 
 PROMPT_IDS = [2, 30, 31, 1, 4]
 PARAMS = SamplingParams(max_tokens=8, temperature=1.0, seed=5)
@@ -29,11 +28,7 @@ PARAMS = SamplingParams(max_tokens=8, temperature=1.0, seed=5)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(["say the word", "number 12, word blue"], 300)
-    model = new_nano(tokenizer.get_vocab_size(), hidden=32, feed_forward=48, heads=2, seed=1)
-    save_policy(made, model, RoleTokenTemplate(tokenizer))
-    return made
+    return write_nano(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,11 @@ from palestra.pipeline import Reporter
 from palestra.pipeline.learning import final_stage
 from palestra.pipeline.load import check_config
 from palestra.pipeline.workshop import Workshop
-from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.model_server import ModelServer, ServerSettings
-from palestra.policy.models import save_policy
-from palestra.policy.nano import NANO_FOLDER, new_nano, train_tokenizer
+from palestra.policy.nano import NANO_FOLDER
 from palestra.store import RunFolder
 from palestra.training import checkpoints
+from small_models import write_nano
 
 ASKED = [{"role": "user", "content": "left or right?"}]
 SETTINGS = (
@@ -38,11 +37,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(["left or right", "go on"], 300)
-    model = new_nano(tokenizer.get_vocab_size(), hidden=32, feed_forward=48, heads=2, seed=1)
-    save_policy(made, model, RoleTokenTemplate(tokenizer))
-    return made
+    return write_nano(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
