@@ -131,7 +131,8 @@ async def _releases(trial: _Trial) -> None:
 
 
 async def _seeds_settle(trial: _Trial) -> None:
-    one, same = await trial.sample(seed=7), await trial.sample(seed=7)
-    assert one.ids == same.ids, f"seed 7 gave {one.ids} and then {same.ids}"
+    for seed in range(6):
+        one, same = [await trial.sample(seed=seed, temperature=2.0) for _ in range(2)]
+        assert one.ids == same.ids, f"seed {seed} gave {one.ids} and then {same.ids}"
     several = await asyncio.gather(*(trial.sample(seed=seed, temperature=2.0) for seed in range(8)))
     assert len({made.ids for made in several}) > 1, "eight seeds gave one sample"
