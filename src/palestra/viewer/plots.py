@@ -110,6 +110,10 @@ def charts(
             "Format compliance",
             "Share of actions that could be understood.",
         ),
+        _single(
+            learning, "actions/repeated", "Repeated actions", "An episode; that they rise is a bad sign."
+        ),
+        _single(learning, "tokens/action_mean", "Tokens", "Sampled tokens an episode."),
         _single(learning, "policy/entropy", "Entropy", "How much the policy still varies its actions."),
         _single(learning, "policy/kl_reference", "KL to the reference", "How far it moved from its start."),
         _single(
