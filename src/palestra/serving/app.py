@@ -72,80 +72,83 @@ def make_app(
         load: puts the weights of a folder into the model, for ``/weights``; None to refuse that.
         key: what requests must carry as their bearer token; None for none.
     """
-
-    async def models(request: Request) -> Response:
-        about = {"id": name, "object": "model", "created": 0, "owned_by": "palestra"}
-        return JSONResponse({"object": "list", "data": [about]})
-
-    async def state(request: Request) -> Response:
-        return JSONResponse(desk.state())
-
-    async def chat(request: Request) -> Response:
-        body = await _body(request)
-        _check_model(body, name)
-        messages = _messages(body)
-        params = _params(body, desk.limits.action_tokens, desk.limits.temperature)
-        episode, group = request.headers.get("x-episode-id"), request.headers.get("x-group-id")
-        answer = await desk.chat(messages, params, episode, group)
-        said = _chat_answer(answer, name, body)
-        return _stream(said) if body.get("stream") else JSONResponse(said)
-
-    async def completions(request: Request) -> Response:
-        body = await _body(request)
-        _check_model(body, name)
-        ids, params = _prompt(body), _params(body, 16, None)
-        if body.get("stream"):
-            raise ConfigError("completions are not streamed")
-        if body.get("stop_token_ids") not in (None, [], [desk.template.end_id]):
-            raise ConfigError(
-                f"an action ends with {desk.template.end_id}, not with {body['stop_token_ids']}"
-            )
-        answer = await desk.complete(ids, params, request.headers.get("x-episode-id"))
-        return JSONResponse(_completion_answer(answer, name, ids))
-
-    async def reward(request: Request) -> Response:
-        body = await _body(request)
-        value, success = body.get("reward"), body.get("success")
-        if not body.get("failed") and (not _is_number(value) or success not in (None, True, False)):
-            raise ConfigError(
-                'an episode is rewarded with {"reward": a number, "success": true or false}, or '
-                '{"failed": true} if it came to nothing through no fault of the policy'
-            )
-        earned = None if value is None or body.get("failed") else float(value)
-        group = body.get("group")
-        if (earned is not None and abs(earned) > _MOST_REWARD) or not isinstance(group, str | None):
-            raise ConfigError(f"a reward is from -{_MOST_REWARD:g} to {_MOST_REWARD:g}, and a group is text")
-        episode = request.path_params["episode"]
-        return JSONResponse(await desk.finish(episode, earned, success, group))
-
-    async def weights(request: Request) -> Response:
-        body = await _body(request)
-        if load is None:
-            raise ConfigError("this server learns by itself and takes no weights")
-        version = body.get("version", desk.version + 1)
-        if type(version) is not int:
-            raise ConfigError("a version is a whole number")
-        await desk.hold()
-        try:
-            load(str(body.get("path")))
-            desk.weights_changed(version)
-        finally:
-            desk.go_on()
-        return JSONResponse(desk.state())
-
+    handlers = _Handlers(desk, name, load)
     posts = {
-        "/v1/chat/completions": chat,
-        "/v1/completions": completions,
-        "/v1/episodes/{episode:path}/reward": reward,
-        "/weights": weights,
+        "/v1/chat/completions": handlers.chat,
+        "/v1/completions": handlers.completions,
+        "/v1/episodes/{episode:path}/reward": handlers.reward,
+        "/weights": handlers.weights,
     }
-    gets = {"/v1/models": models, "/health": state}
+    gets = {"/v1/models": handlers.models, "/health": handlers.state}
     return Starlette(
         routes=[
             *(Route(path, _guarded(handler, key), methods=["POST"]) for path, handler in posts.items()),
             *(Route(path, _guarded(handler, key), methods=["GET"]) for path, handler in gets.items()),
         ]
     )
+
+
+class _Handlers:
+    """What each address does."""
+
+    def __init__(self, desk: Desk, name: str, load: Callable[[str], None] | None) -> None:
+        self._desk, self._name, self._load = desk, name, load
+
+    async def models(self, request: Request) -> Response:
+        about = {"id": self._name, "object": "model", "created": 0, "owned_by": "palestra"}
+        return JSONResponse({"object": "list", "data": [about]})
+
+    async def state(self, request: Request) -> Response:
+        return JSONResponse(self._desk.state())
+
+    async def chat(self, request: Request) -> Response:
+        body = await _body(request)
+        _check_model(body, self._name)
+        limits = self._desk.limits
+        params = _params(body, limits.action_tokens, limits.temperature)
+        episode, group = request.headers.get("x-episode-id"), request.headers.get("x-group-id")
+        answer = await self._desk.chat(_messages(body), params, episode, group)
+        said = _chat_answer(answer, self._name, body)
+        return _stream(said) if body.get("stream") else JSONResponse(said)
+
+    async def completions(self, request: Request) -> Response:
+        body = await _body(request)
+        _check_model(body, self._name)
+        ids, params, end = _prompt(body), _params(body, 16, None), self._desk.template.end_id
+        if body.get("stream"):
+            raise ConfigError("completions are not streamed")
+        if body.get("stop_token_ids") not in (None, [], [end]):
+            raise ConfigError(f"an action ends with {end}, not with {body['stop_token_ids']}")
+        answer = await self._desk.complete(ids, params, request.headers.get("x-episode-id"))
+        return JSONResponse(_completion_answer(answer, self._name, ids))
+
+    async def reward(self, request: Request) -> Response:
+        body = await _body(request)
+        value, success, group = body.get("reward"), body.get("success"), body.get("group")
+        if not body.get("failed") and (not _is_number(value) or success not in (None, True, False)):
+            raise ConfigError(
+                'an episode is rewarded with {"reward": a number, "success": true or false}, or '
+                '{"failed": true} if it came to nothing through no fault of the policy'
+            )
+        earned = None if value is None or body.get("failed") else float(value)
+        if (earned is not None and abs(earned) > _MOST_REWARD) or not isinstance(group, str | None):
+            raise ConfigError(f"a reward is from -{_MOST_REWARD:g} to {_MOST_REWARD:g}, and a group is text")
+        return JSONResponse(await self._desk.finish(request.path_params["episode"], earned, success, group))
+
+    async def weights(self, request: Request) -> Response:
+        body = await _body(request)
+        if self._load is None:
+            raise ConfigError("this server learns by itself and takes no weights")
+        version = body.get("version", self._desk.version + 1)
+        if type(version) is not int:
+            raise ConfigError("a version is a whole number")
+        await self._desk.hold()
+        try:
+            self._load(str(body.get("path")))
+            self._desk.weights_changed(version)
+        finally:
+            self._desk.go_on()
+        return JSONResponse(self._desk.state())
 
 
 def _guarded(handler: _Handler, key: str | None) -> _Handler:
