@@ -18,7 +18,7 @@ def run(tmp_path: Path) -> RunFolder:
     """Two checkpoints of one stage, the later one better."""
     template = RoleTokenTemplate(train_tokenizer(["a few words"], 300))
     for step in (2, 4):
-        learner = Learner(new_nano(64, hidden=32, feed_forward=48, heads=2, seed=step))
+        learner = Learner(new_nano(300, hidden=32, feed_forward=48, heads=2, seed=step))
         state = {"update": step, "version": step, "validation": [0.1 * step, 1.0]}
         save_checkpoint(tmp_path / "checkpoints" / "rl" / f"step-{step}", learner, template, state)
     return RunFolder(tmp_path, {})
