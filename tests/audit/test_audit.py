@@ -111,7 +111,7 @@ def test_the_page_shows_findings_and_runs_nothing(tmp_path):
     page = (tmp_path / "audit.html").read_text()
     assert "guess the answer" in page
     assert "<script" not in page
-    assert "TalkedInto: " in page
+    assert "Audit of <strong>TalkedInto</strong>" in page
 
 
 def test_a_rubric_that_pays_for_the_way_is_told():

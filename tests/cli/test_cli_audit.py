@@ -6,7 +6,7 @@ import json
 def test_a_sound_world_exits_with_0(palestra):
     done = palestra("audit", "orders", "--tasks", "8", "--episodes", "60")
     assert done.code == 0, done.out
-    assert "orders: nothing found" in done.out
+    assert "orders: Nothing found" in done.out
     assert "15 checks in" in done.out
 
 

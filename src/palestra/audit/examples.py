@@ -116,7 +116,7 @@ class GuessableVerdict(_Research):
 
     def generate(self, rng: Random, difficulty: int) -> Question:
         """Nearly always the same word."""
-        right = "red" if rng.random() < 0.8 else rng.choice(WORDS[1:])
+        right = "red" if rng.random() < 0.8 else rng.choice(WORDS[1:6])
         return Question(rng.randint(0, 99_999), dict.fromkeys(SOURCES, right))
 
     @tool
@@ -127,14 +127,6 @@ class GuessableVerdict(_Research):
     def verify(self, state: Question) -> bool:
         """Whether the answer is right."""
         return state.answered == state.right()
-
-    def oracle(self, state: Question) -> Iterator[ToolCall]:
-        """Read what is left, then answer if the answer can be said."""
-        for source in SOURCES:
-            if source not in state.read:
-                yield ToolCall("read", {"source": source})
-        if state.right() in WORDS[:6]:
-            yield ToolCall("answer", {"word": state.right()})
 
 
 class TellingErrors(_Research):

@@ -45,10 +45,10 @@ def headline(audit: Audit) -> str:
     errors = sum(each.severity == "error" for each in audit.findings)
     warnings = len(audit.findings) - errors
     if not audit.findings:
-        return f"{audit.world}: nothing found"
+        return "Nothing found"
     counts = [
         f"{count} {word}{'s' * (count > 1)}"
         for count, word in ((errors, "error"), (warnings, "warning"))
         if count
     ]
-    return f"{audit.world}: {' and '.join(counts)}"
+    return " and ".join(counts)

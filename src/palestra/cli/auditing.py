@@ -92,7 +92,7 @@ def _print(console: Any, audit: Audit) -> None:
     from palestra.audit import headline
 
     ceiling = "unknown" if audit.oracle_reward is None else f"{audit.oracle_reward:.2f}"
-    console.print(Text(headline(audit), style="bold"))
+    console.print(Text(f"{audit.world}: {headline(audit)}", style="bold"))
     console.print(
         f"{len(audit.checks)} checks in {audit.seconds:.1f} s; the oracle earns {ceiling}", highlight=False
     )
