@@ -14,21 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from palestra.cli.trials import by_tier, plainly, under_faults
 from palestra.errors import ConfigError
 
 if TYPE_CHECKING:
-    from palestra.evaluation import FaultResult
     from palestra.pipeline import RunConfig
-    from palestra.pipeline.config import FaultsConfig
     from palestra.pipeline.workshop import Workshop
     from palestra.policy import Policy
-    from palestra.types import Task, Trajectory, TrajectoryGroup
 
     MakePolicy = Callable[[str, float], Policy]
     """Name and temperature to a policy."""
 
-_FAULT_RATE = 0.5
-"""Of each call, until one is disturbed: nearly every episode has one, early or late."""
 _HOSTED_ACTION_TOKENS = 512
 """Most tokens of a hosted model's action: it may think aloud."""
 
@@ -49,6 +45,7 @@ def evaluate(
     greedy: Annotated[bool, typer.Option("--greedy/--sampled", help="Likeliest action, or sampled.")] = True,
     split: Annotated[HeldOut, typer.Option(help="Which held-out tasks.")] = HeldOut.test,
     faults: Annotated[bool, typer.Option("--faults", help="Also under each kind of fault.")] = False,
+    tiers: Annotated[bool, typer.Option("--tiers", help="Also on seen tasks and a changed surface.")] = False,
     model: Annotated[str | None, typer.Option(help="Of a server: the model to ask.")] = None,
     key_variable: Annotated[
         str | None, typer.Option(help="Of a server: environment variable with the key.")
@@ -61,7 +58,7 @@ def evaluate(
         palestra eval runs/quickstart-1 --world alerts --tasks 100 --sampled
         palestra eval runs/quickstart-1/checkpoints/sft/step-1 --world orders
         palestra eval http://localhost:8000/v1 --world orders --tasks 50
-        palestra eval runs/quickstart-1 --faults
+        palestra eval runs/quickstart-1 --faults --tiers
     """
     from palestra.evaluation import evaluate_groups
 
@@ -71,7 +68,8 @@ def evaluate(
         raise ConfigError(f"--model and --key-variable are for a server; {policy} is none")
     else:
         workshop, stage, make = from_run_or_weights(policy, world)
-    workshop = _with_faults(workshop, None) if faults else workshop
+    if faults or tiers:
+        workshop = plainly(workshop)
     mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
     player = make(stage, temperature)
@@ -80,7 +78,9 @@ def evaluate(
     about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": workshop.config.world.name}
     _print(result, f"{policy} · {about['world']} · {split.value} · {mode}")
     if faults:
-        result["faults"] = _under_faults(workshop, player, chosen, groups)
+        result["faults"] = under_faults(workshop, player, chosen, groups)
+    if tiers:
+        result["tiers"] = by_tier(workshop, player, chosen, groups)
     from palestra.pipeline.hosting import spent
 
     if text := spent(player):
@@ -102,55 +102,6 @@ def from_run_or_weights(policy: str, world: str | None) -> tuple[Workshop, str, 
 
 def _is_run(policy: str) -> bool:
     return Path(policy, "manifest.json").is_file()
-
-
-def _with_faults(workshop: Workshop, section: FaultsConfig | None) -> Workshop:
-    """The workshop with other faults in its world."""
-    world = workshop.config.world.model_copy(update={"faults": section})
-    return replace(workshop, config=workshop.config.model_copy(update={"world": world}))
-
-
-def _under_faults(
-    workshop: Workshop, player: Policy, tasks: list[Task], clean: list[TrajectoryGroup]
-) -> list[dict[str, Any]]:
-    """The same tasks with one fault of a kind in each episode, kind by kind, shown and as plain values."""
-    from palestra.envs import FAULT_KINDS
-    from palestra.evaluation import fault_results
-    from palestra.pipeline.config import FaultsConfig
-
-    def attempts(groups: list[TrajectoryGroup]) -> list[Trajectory]:
-        return [trajectory for group in groups for trajectory in group.trajectories]
-
-    faulty: dict[str, list[Trajectory]] = {}
-    for kind in FAULT_KINDS:
-        disturbed = _with_faults(workshop, FaultsConfig(kinds=(kind,), rate=_FAULT_RATE))
-        faulty[kind] = attempts(disturbed.play(player, tasks, 1, stage=f"eval-{kind}", seed=3))
-    results = fault_results(attempts(clean), faulty)
-    _print_faults(results)
-    return [result.to_dict() for result in results]
-
-
-def _print_faults(results: list[FaultResult]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from palestra.viewer.words import number, percent_with_interval
-
-    table = Table("Fault", "Seen in", "Success there", "Without it", "More turns")
-    for result in results:
-        change = result.against_clean
-        before = None
-        if change is not None and change.difference is not None and result.recovery is not None:
-            before = result.recovery - change.difference
-        interval = list(result.recovery_ci95) if result.recovery_ci95 else None
-        table.add_row(
-            result.kind,
-            f"{result.landed} of {result.episodes}",
-            percent_with_interval(result.recovery, interval),
-            "–" if before is None else f"{before:.0%}",
-            number(result.turns_to_recover),
-        )
-    Console().print(table)
 
 
 def _from_run(path: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:

@@ -24,6 +24,7 @@ from palestra.envs.faults import NOT_DONE, EpisodeFaults, FaultSchedule
 from palestra.envs.hashing import canonical_json, state_hash
 from palestra.envs.prompts import offered_tools, system_prompt
 from palestra.envs.spaces import UnicodeText
+from palestra.envs.surface import Surface
 from palestra.envs.tools import ToolError, collect_tools
 from palestra.errors import ActionError, ConfigError, WorldError
 from palestra.types import Action, Facts, ParseTier, Split, Task, ToolCall, ToolSpec
@@ -95,6 +96,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         action_format: ActionFormat = "json",
         require_reasoning: bool = False,
         faults: FaultSchedule | None = None,
+        changed_surface: bool = False,
     ) -> None:
         """Make a world; ``reset`` starts an episode in it.
 
@@ -104,6 +106,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             action_format: how actions are written, such as ``json``, ``hermes`` or ``react``.
             require_reasoning: refuse an action that does not say why first.
             faults: what goes wrong with calls; nothing if None.
+            changed_surface: other names of tools and parameters, and replies as tables; the same problems.
 
         Raises:
             ConfigError: for a difficulty the world does not have.
@@ -113,6 +116,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.action_format = action_format
         self.require_reasoning = require_reasoning
         self._schedule = faults
+        self._surface = Surface(self.tools) if changed_surface else None
         self._faults: EpisodeFaults | None = None
         self.observation_space = UnicodeText(_MAX_OBSERVATION)
         self.action_space = UnicodeText(_MAX_ACTION)
@@ -170,13 +174,14 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         """Policy, one line a tool, and the action format, for the current task."""
         call = ToolCall("NAME", {"KEY": "VALUE"}, "WHY" if self.require_reasoning else None)
         example = render_call(call, self.action_format)
-        return system_prompt(self.instructions, self.tool_specs, example, self._wording_seed())
+        instructions = self._surface.text(self.instructions) if self._surface else self.instructions
+        return system_prompt(instructions, self.tool_specs, example, self._wording_seed())
 
     def action_text(self, call: ToolCall) -> str:
         """A call as text in this world's format; a script's call that must give a reason gets a plain one."""
         if self.require_reasoning and call.reasoning is None and call.tool_name in self.tools:
             call = replace(call, reasoning=self.tools[call.tool_name].description)
-        return render_call(call, self.action_format)
+        return render_call(self._surface.outward(call) if self._surface else call, self.action_format)
 
     def make_task(
         self,
@@ -298,12 +303,15 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
                 raise ActionError("missing_parameter", "Say why in the action's reasoning before it acts.")
         except ActionError as error:
             return _Reply(error_observation(error), "error", error=error)
-        run = partial(self.execute, parsed.call)
+        call = self._surface.inward(parsed.call) if self._surface else parsed.call
+        run = partial(self.execute, call)
         try:
-            text, fault = self._faults.answer(parsed.call, run) if self._faults else (run(), None)
-            return _Reply(text, parsed.tier, parsed.call, fault=fault)
+            text, fault = self._faults.answer(call, run) if self._faults else (run(), None)
+            shown = self._surface.reply(text) if self._surface else text
+            return _Reply(shown, parsed.tier, call, fault=fault)
         except ToolError as error:
-            return _Reply(error_observation(error), parsed.tier, parsed.call, error)
+            text = error_observation(error)
+            return _Reply(self._surface.text(text) if self._surface else text, parsed.tier, call, error)
 
     def execute(self, call: ToolCall) -> str:
         """Run a tool on the state, restoring it in place if the tool refuses.
@@ -369,7 +377,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
     def _allowed_tools(self) -> tuple[ToolSpec, ...]:
         """The tools this episode lets the agent call: the task's, or all."""
         names = self._task.tools if self._task else ()
-        return tuple(spec for spec in self.tools.values() if not names or spec.name in names)
+        allowed = (spec for spec in self.tools.values() if not names or spec.name in names)
+        return tuple(self._surface.spec(spec) if self._surface else spec for spec in allowed)
 
     def _wording_seed(self) -> str | None:
         """What the wording of the system prompt is drawn from: the task's own seed, else the world's."""

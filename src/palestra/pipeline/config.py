@@ -39,6 +39,7 @@ class WorldConfig(_Section):
     action_format: ActionFormat = Field("json", description="How actions are written.")
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
     faults: FaultsConfig | None = Field(None, description="Disturbances of its tools; none if null.")
+    changed_surface: bool = Field(False, description="Other names of tools and fields, replies as tables.")
 
 
 class ServerConfig(_Section):

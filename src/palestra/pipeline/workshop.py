@@ -45,6 +45,8 @@ def make_world(world: WorldConfig) -> ToolEnv[Any]:
     }
     if world.difficulty is not None:
         options["difficulty"] = world.difficulty
+    if world.changed_surface:
+        options["changed_surface"] = True
     if world.faults is not None:
         options["faults"] = FaultSchedule(world.faults.kinds, world.faults.rate, world.faults.most)
     made = make_env(world.name, **options)
