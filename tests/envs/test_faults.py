@@ -10,7 +10,7 @@ from palestra.errors import ConfigError
 from palestra.evaluation import fault_landed, fault_results
 from palestra.pipeline import parse_config
 from palestra.pipeline.workshop import make_world
-from palestra.policy import ScriptedPolicy, oracle_script
+from palestra.policy import NoisyTeacher, ScriptedPolicy, oracle_script
 from palestra.rewards import Rubric
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.types import Facts, StopReason, Task, ToolCall, Trajectory, Turn
@@ -131,6 +131,23 @@ def test_an_oracle_gets_over_every_fault_but_the_permanent_one(name, kind):
         assert first == second
     if kind not in ("stale_data", "missing_field"):
         assert sum(map(fault_landed, played)) > len(played) // 2
+
+
+@pytest.mark.parametrize("kind", ["missing_field", "corrupted_value"])
+def test_a_teacher_asks_again_for_what_a_reply_lost(kind):
+    world = orders(kind)
+    task = world.make_task(1)
+    teacher = ScriptedPolicy("teacher", NoisyTeacher(0.0, 0.0, 0.0))
+    rollout = Rollout(lambda: orders(kind), teacher, Rubric(), Limits(14, 999, 3, 3, 60.0))
+    (group,) = collect_groups(rollout, [task], 1, stage="s", seed=0)
+    first, second, *_ = group.trajectories[0].turns
+    assert first.facts.fault == kind
+    assert first.action == second.action
+    assert not second.facts.repeated
+    assert second.facts.fault is None
+    assert len(second.observation) > 0
+    assert second.observation != first.observation
+    assert group.trajectories[0].success
 
 
 def test_a_schedule_that_cannot_be_is_refused():

@@ -43,6 +43,8 @@ _NOT_DONE = {
 """Replies in place of a call that is then not done."""
 NOT_DONE = frozenset(_NOT_DONE)
 """Kinds of which the call is not done."""
+LOSING = frozenset({"missing_field", "corrupted_value"})
+"""Kinds that take something from a reply; asking again brings it."""
 
 
 @dataclass(frozen=True)

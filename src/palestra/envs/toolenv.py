@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import gymnasium
 
 from palestra.actions import ActionFormat, error_observation, parse_action, render_call
-from palestra.envs.faults import NOT_DONE, EpisodeFaults, FaultSchedule
+from palestra.envs.faults import LOSING, NOT_DONE, EpisodeFaults, FaultSchedule
 from palestra.envs.hashing import canonical_json, state_hash
 from palestra.envs.prompts import offered_tools, system_prompt
 from palestra.envs.spaces import UnicodeText
@@ -118,6 +118,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self._schedule = faults
         self._surface = Surface(self.tools) if changed_surface else None
         self._faults: EpisodeFaults | None = None
+        self.reply_lost = False
+        """Whether a fault took something from the last reply, so that a careful agent asks again."""
         self.observation_space = UnicodeText(_MAX_OBSERVATION)
         self.action_space = UnicodeText(_MAX_ACTION)
         self._task: Task | None = None
@@ -242,6 +244,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.rng = random.Random(f"episode:{task.seed if seed is None else seed}")
         self._task, self._finished = task, False
         self._faults = EpisodeFaults(self._schedule, task.seed) if self._schedule else None
+        self.reply_lost = False
         self._called: set[str] = set()
         self._asked: set[tuple[str, str, str]] = set()
         self._last: tuple[str, str] | None = None
@@ -266,6 +269,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self._key_records = []
         reply = self._reply(action)
         self._hash = state_hash(self.state) if reply.error is None else before
+        self.reply_lost = reply.fault in LOSING
         repeated = reply.fault is None and self._is_repeat(before, action, reply.call)
         self._finished = self.done(self.state)
         entitled = self.required(self.state) <= self._called

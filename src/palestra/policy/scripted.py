@@ -22,6 +22,8 @@ class ScriptableWorld(Protocol):
     """What a script may look at: the live state, the oracle, the declared tools."""
 
     state: Any
+    reply_lost: bool
+    """Whether a fault took something from the last reply."""
 
     @property
     def tool_specs(self) -> Sequence[ToolSpec]:
@@ -60,7 +62,7 @@ def replay_script(actions: Sequence[str]) -> Script:
 
 @dataclass(frozen=True)
 class NoisyTeacher:
-    """The oracle with human failings, each at its own rate per turn."""
+    """The oracle with human failings, each at its own rate per turn; it asks again for what a reply lost."""
 
     skip: float = 0.06
     """Leaves out the step that is due and takes the one after it."""
@@ -72,7 +74,7 @@ class NoisyTeacher:
     def __call__(self, world: ScriptableWorld, rng: random.Random, earlier: Sequence[str]) -> str:
         """The next action, right or not."""
         draw = rng.random()
-        if draw < self.repeat and earlier:
+        if earlier and (draw < self.repeat or world.reply_lost):
             return earlier[-1]
         plan = _plan(world)
         call = _first(plan)
