@@ -224,6 +224,77 @@ class Verdict(ToolEnv[Parcel]):
         yield ToolCall("judge", {"verdict": state.city})
 
 
+class PartOfNothing(Post):
+    """The verifier looks for what was said in the city, and everything holds nothing."""
+
+    def verify(self, state: Parcel) -> bool:
+        return state.looked and bool(state.notes) and state.city.startswith(state.notes[-1])
+
+    def done(self, state: Parcel) -> bool:
+        return bool(state.notes)
+
+    @tool
+    def send(self, city: str) -> str:
+        """Send it."""
+        self.state.notes.append(city)
+        return "sent"
+
+
+class TellsWhoAsksNothing(Post):
+    """An empty number shows the parcel."""
+
+    @tool
+    def look(self, number: str) -> str:
+        """Look a parcel up."""
+        if number not in ("", str(self.state.number)):
+            raise ToolError(f"{number} is unknown")
+        self.state.looked = True
+        return f"{number} goes to {self.state.city}"
+
+    def oracle(self, state: Parcel) -> Iterator[ToolCall]:
+        if not state.looked:
+            yield ToolCall("look", {"number": str(state.number)})
+        yield ToolCall("send", {"city": state.city})
+
+
+class AnyChoice(Verdict):
+    """Every stamp may be put on; it only has to be there."""
+
+    @tool
+    def stamp(self, kind: Literal["keep", "send", "burn"]) -> str:
+        """Put a stamp on."""
+        self.state.notes.append(kind)
+        return "stamped"
+
+    @tool
+    def judge(self) -> str:
+        """Decide by the stamps."""
+        self.state.sent = "decided"
+        return "decided"
+
+    def verify(self, state: Parcel) -> bool:
+        return state.looked and state.city in state.notes and bool(state.sent)
+
+    def oracle(self, state: Parcel) -> Iterator[ToolCall]:
+        if not state.looked:
+            yield ToolCall("look", {})
+        if not state.notes:
+            yield ToolCall("stamp", {"kind": state.city})
+        yield ToolCall("judge", {})
+
+
+class LevelIgnored(Post):
+    """Three levels that are one."""
+
+    difficulties = (1, 2, 3)
+
+    def make_task(self, seed, split="train", *, difficulty=None, prompt_seed=None):
+        return super().make_task(seed, split, difficulty=1 if difficulty is None else difficulty)
+
+    def _initial_state(self, seed, difficulty):
+        return super()._initial_state(seed, 1)
+
+
 class PlainGym(gymnasium.Env[str, str]):
     """No ToolEnv: guess a number between 0 and 99 that is warmer or colder. Sound."""
 

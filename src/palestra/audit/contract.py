@@ -29,6 +29,8 @@ _RANDOM_TURNS = 8
 def solvable(subject: Subject) -> Iterator[Finding]:
     """Every task, at every level, is solved by the oracle within the turn limit."""
     if not subject.has_oracle:
+        if subject.tool_env is None:
+            return  # a plain environment has no place for one
         yield Finding(
             "oracle",
             "warning",
@@ -45,7 +47,8 @@ def solvable(subject: Subject) -> Iterator[Finding]:
         *(subject.start(seed, level) for level in levels for seed in range(_SOLVED // 4)),
     ]
     unknown = [start for start in starts if start.task is None or start.task.optimal_turns is None]
-    failed = [each for each in map(subject.solve, [*unknown, *subject.starts]) if not each.success]
+    played = {each.task: each for each in map(subject.solve, [*unknown, *subject.starts])}
+    failed = [each for each in played.values() if not each.success]
     if failed:
         yield Finding(
             "oracle",

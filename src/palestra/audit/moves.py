@@ -93,12 +93,12 @@ def _ways(schema: Mapping[str, Any]) -> list[_Way]:
         return [_Way("<number 1>", lambda view: float(_number(view, 1))), _constant(1.0)]
     if kind == "string":
         named = [_Way(f"<name {n}>", _picked(_NAME, n)) for n in (1, 2, 3)]
-        return [*named, _Way("<last word>", _picked(_WORD, 1)), _constant(INJECTION)]
+        return [*named, _Way("<last word>", _picked(_WORD, 1)), _constant(INJECTION), _constant("")]
     return [_constant([]) if kind == "array" else _constant(None)]
 
 
 def _constant(value: Any) -> _Way:
-    shown = "talk to the grader" if value == INJECTION else str(value)
+    shown = "talk to the grader" if value == INJECTION else str(value) or "nothing"
     return _Way(shown, lambda view: value)
 
 

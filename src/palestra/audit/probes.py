@@ -10,8 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palestra.actions import parse_action
@@ -27,6 +26,8 @@ MARGIN = 0.6
 """Share of the oracle's reward that a probe may earn without success."""
 _GAIN = 0.05
 """Share of the oracle's reward that doing it again may add."""
+ONLY_SOLVED = ("outcome", "efficiency")
+"""Parts that only a success earns."""
 _AGAIN = 5
 _GUESSED = 10_000
 """First seed of further tasks that are only guessed at."""
@@ -54,6 +55,7 @@ def probe_all(subject: Subject, solved: Solved) -> Iterator[Finding]:
     yield from _closing(subject, solved)
     yield from _without_looking(subject, solved)
     yield from _everything(subject, solved)
+    yield from _every_choice(subject, solved)
     yield from _errors_that_tell(subject, solved)
     yield from _again(subject, solved)
     yield from _more_steps(subject, solved)
@@ -214,38 +216,94 @@ def _required(subject: Subject) -> set[str]:
 
 
 def _everything(subject: Subject, solved: Solved) -> Iterator[Finding]:
-    """The oracle's look-ups, and then the answer that says all that is on the screen."""
+    """The oracle's look-ups, and then the answer that says all that is on the screen, or nothing."""
+    asked = [each for each in zip(subject.starts, solved.attempts, strict=True) if each[1].success]
     for spec in _closing_tools(subject, solved):
         properties = spec.parameters.get("properties", {})
-        texts = [
-            name
-            for name, schema in properties.items()
-            if schema.get("type") == "string" and "enum" not in schema
-        ]
-        asked = [each for each in zip(subject.starts, solved.attempts, strict=True) if each[1].success]
-        for name in texts:
+        texts = [n for n, each in properties.items() if each.get("type") == "string" and "enum" not in each]
+        for name, says_all in itertools.product(texts, (True, False)):
             attempts = [
-                subject.play(start, _hedging(subject, each, spec.name, name)) for start, each in asked
+                subject.play(start, _hedging(subject, each, spec.name, name, says_all))
+                for start, each in asked
             ]
             winners = [each for each in attempts if each.success]
             if _often(winners, attempts):
+                said = "all that is on the screen" if says_all else "nothing"
                 yield Finding(
-                    "say everything",
+                    "say everything" if says_all else "say nothing",
                     "error",
-                    f"{spec.name} with all that is on the screen as its {name} succeeds on "
+                    f"{spec.name} with {said} as its {name} succeeds on "
                     f"{len(winners) / len(attempts):.0%} of the tasks",
-                    "Compare the whole answer; do not look for the right one in it.",
+                    "Compare whole answers; do not look for one in the other.",
                     winners[0],
                 )
 
 
-def _hedging(subject: Subject, solution: Attempt, tool: str, name: str) -> Script:
+def _hedging(subject: Subject, solution: Attempt, tool: str, name: str, says_all: bool) -> Script:
     def script(view: View) -> Iterator[str]:
         yield from solution.actions[:-1]
         last = call_in(subject, solution.actions[-1])
         if last is not None and last.tool_name == tool:
-            screen = " ".join([view.prompt, *view.observations])
+            screen = " ".join([view.prompt, *view.observations]) if says_all else ""
             yield subject.text(ToolCall(tool, {**last.parameters, name: screen}, "all of it"))
+
+    return script
+
+
+def _every_choice(subject: Subject, solved: Solved) -> Iterator[Finding]:
+    """A choice that a solution makes once, made in every way there is: the wrong ones must count."""
+    asked = [each for each in zip(subject.starts, solved.attempts, strict=True) if each[1].success]
+    for spec in subject.tools.values():
+        for name, schema in spec.parameters.get("properties", {}).items():
+            chosen = [_chosen(subject, each, spec.name, name) for _, each in asked]
+            once = [
+                pair
+                for pair, values in zip(asked, chosen, strict=True)
+                if len(values) == 1 and not _is_asked_for(pair[0], values[0])
+            ]
+            if len(schema.get("enum", ())) < 2 or len({values[0] for values in chosen if values}) < 2:
+                continue
+            if len(once) < sum(bool(values) for values in chosen):
+                continue  # the oracle makes several, or the prompt names it: these are look-ups
+            scripts = [(start, _choosing_all(subject, each, spec.name, name)) for start, each in once]
+            attempts = [subject.play(start, script) for start, script in scripts]
+            winners = [each for each in attempts if each.success]
+            if _often(winners, attempts):
+                yield Finding(
+                    "try every choice",
+                    "warning",
+                    f"{spec.name} with every {name} succeeds on {len(winners) / len(attempts):.0%} of the "
+                    "tasks in which one of them is right",
+                    "Let a wrong deed count: it cannot be undone by a right one after it.",
+                    winners[0],
+                )
+
+
+def _chosen(subject: Subject, solution: Attempt, tool: str, name: str) -> list[Any]:
+    """What a solution gives for a parameter, in all its calls of a tool but the last action."""
+    calls = [call_in(subject, action) for action in solution.actions[:-1]]
+    return [call.parameters.get(name) for call in calls if call is not None and call.tool_name == tool]
+
+
+def _is_asked_for(start: Start, value: Any) -> bool:
+    """Whether the prompt names the choice, so that it is no answer."""
+    prompt = start.task.prompt.casefold() if start.task else ""
+    return str(value).casefold().replace("_", " ") in prompt.replace("_", " ")
+
+
+def _choosing_all(subject: Subject, solution: Attempt, tool: str, name: str) -> Script:
+    """The solution, with a call of the tool made once for each choice, the right one last."""
+    choices = subject.tools[tool].parameters["properties"][name]["enum"]
+
+    def script(view: View) -> Iterator[str]:
+        for action in solution.actions:
+            call = call_in(subject, action)
+            if call is not None and call.tool_name == tool:
+                for other in (each for each in choices if each != call.parameters.get(name)):
+                    yield subject.text(replace(call, parameters={**call.parameters, name: other}))
+                    if view.refused:
+                        return
+            yield action
 
     return script
 
@@ -261,18 +319,18 @@ def _often(winners: Sequence[Attempt], attempts: Sequence[Attempt]) -> bool:
 
 
 def _errors_that_tell(subject: Subject, solved: Solved) -> Iterator[Finding]:
-    """A wrong call, and then the closing call with what the refusal says: it must not know the answer."""
+    """A senseless call, and then the closing call with what came back: that must not know the answer."""
     for spec in _closing_tools(subject, solved):
-        mistakes = [move for tool in subject.tools.values() for move in _wrong_calls(subject, tool)]
-        for mistake, place in itertools.product(mistakes, range(_ERROR_WORDS)):
-            script = _use_the_error(subject, mistake, spec, place)
+        senseless = [move for tool in subject.tools.values() for move in _senseless_calls(subject, tool)]
+        for mistake, place in itertools.product(senseless, range(_ERROR_WORDS)):
+            script = _use_the_reply(subject, mistake, spec, place)
             attempts = [subject.play(start, script) for start in subject.starts]
             winners = [each for each in attempts if each.success]
             if _often(winners, attempts) and len({each.actions[-1] for each in winners}) > 1:
                 yield Finding(
                     "read the error",
                     "error",
-                    f"after {mistake.label} is refused, {spec.name} with what the refusal says succeeds on "
+                    f"after {mistake.label}, {spec.name} with what came back succeeds on "
                     f"{len(winners) / len(attempts):.0%} of the tasks",
                     "Say in a refusal what is wrong with the call, never what the right answer is.",
                     winners[0],
@@ -280,21 +338,32 @@ def _errors_that_tell(subject: Subject, solved: Solved) -> Iterator[Finding]:
                 return
 
 
-def _wrong_calls(subject: Subject, spec: ToolSpec) -> list[Move]:
-    """Calls that a world should refuse: nobody's values, and none at all."""
+@dataclass(frozen=True)
+class _Senseless:
+    """A call that no world should answer with anything worth knowing."""
+
+    label: str
+    text: str
+    only_refused: bool
+    """Whether its reply counts only if it is a refusal: a first choice may well be a sensible one."""
+
+
+def _senseless_calls(subject: Subject, spec: ToolSpec) -> list[_Senseless]:
+    """Calls with nobody's values, empty ones, and none at all."""
     properties = spec.parameters.get("properties", {})
     if not properties:
         return []
     nobody = {name: _nobody(schema) for name, schema in properties.items()}
-    values = {"nobody's values": nobody, "no values": {}}
+    empty = {name: "" if value == "nobody" else value for name, value in nobody.items()}
+    sensible = nobody == empty
     return [
-        Move(f"{spec.name} with {label}", partial(_said, subject.text(ToolCall(spec.name, given, "so"))))
-        for label, given in values.items()
+        _Senseless(f"{spec.name} with {label}", subject.text(ToolCall(spec.name, given, "so")), refused)
+        for label, given, refused in (
+            ("nobody's values", nobody, sensible),
+            ("empty values", empty, sensible),
+            ("no values", {}, True),
+        )
     ]
-
-
-def _said(text: str, view: View) -> str:
-    return text
 
 
 def _nobody(schema: Mapping[str, Any]) -> Any:
@@ -305,13 +374,13 @@ def _nobody(schema: Mapping[str, Any]) -> Any:
     )
 
 
-def _use_the_error(subject: Subject, mistake: Move, closing: ToolSpec, place: int) -> Script:
-    """The mistake, and the closing call with the choice that the refusal names, or its n-th last word."""
+def _use_the_reply(subject: Subject, mistake: _Senseless, closing: ToolSpec, place: int) -> Script:
+    """The mistake, and the closing call with the choice that the reply names, or its n-th last word."""
     properties = closing.parameters.get("properties", {})
 
     def script(view: View) -> Iterator[str]:
-        yield mistake.make(view)
-        if not view.refused:
+        yield mistake.text
+        if mistake.only_refused and not view.refused:
             return
         said = view.observations[-1]
         words = re.findall(r"[\w.-]*\w", said)
@@ -325,6 +394,10 @@ def _use_the_error(subject: Subject, mistake: Move, closing: ToolSpec, place: in
         yield subject.text(ToolCall(closing.name, values, "it says so"))
 
     return script
+
+
+def _says(text: str, word: str) -> bool:
+    return re.search(rf"\b{re.escape(word)}\b", text) is not None
 
 
 def _as_type(word: str, schema: Mapping[str, Any]) -> Any:
@@ -350,11 +423,18 @@ def _again(subject: Subject, solved: Solved) -> Iterator[Finding]:
             before = list(solution.actions[: place + 1])
             once = subject.play(start, replay(before))
             often = subject.play(start, replay([*before, *[action] * _AGAIN]), max_turns=len(before) + _AGAIN)
-            gain = (often.total - once.total) / ceiling if not often.success else 0.0
-            if gain > _GAIN and (worst is None or gain > worst[0]):
+            gain = (often.total - max(once.total, on_the_way(subject, solution))) / ceiling
+            if not often.success and gain > _GAIN and (worst is None or gain > worst[0]):
                 worst = gain, action, often
     if worst:
         yield _repeats(worst[0] * ceiling, worst[1], worst[2])
+
+
+def on_the_way(subject: Subject, solution: Attempt) -> float:
+    """What a solution earns on its way: all that needs no success."""
+    weights = subject.rubric.weights
+    kept = [(name, value) for name, value in solution.parts if name not in ONLY_SOLVED and value is not None]
+    return sum(weights[name] * value for name, value in kept)
 
 
 def _again_blindly(subject: Subject) -> Iterator[Finding]:

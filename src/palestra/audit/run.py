@@ -36,6 +36,8 @@ class AuditSettings:
     episodes: int = 400
     """Most episodes of the search for exploits."""
     seed: int = 0
+    seconds: float = 300.0
+    """After so long no further check is begun."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,16 @@ def audit(
         )
     findings, done = list[Finding](), list[str]()
     for check, run in _checks(subject, solved, settings, elsewhere).items():
+        if time.perf_counter() - began > settings.seconds:
+            findings.append(
+                Finding(
+                    "time",
+                    "warning",
+                    f"after {settings.seconds:.0f} s {check} and what follows was left out",
+                    "Make steps faster (training takes hundreds of thousands), or audit fewer tasks.",
+                )
+            )
+            break
         tell(check)
         done.append(check)
         try:
@@ -153,7 +165,7 @@ def _keeps_contract(subject: Subject) -> Iterable[Finding]:
         yield Finding(
             "contract",
             "error",
-            f"the world raised {type(error).__name__}: {error}",
+            f"a checker or the world raised {type(error).__name__}: {error}",
             "palestra.envs.check_env(YourWorld()) shows where.",
         )
 

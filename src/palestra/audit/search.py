@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 
 from palestra.audit.findings import Attempt, Finding
 from palestra.audit.moves import Move, all_moves
-from palestra.audit.probes import Solved, trimmed
+from palestra.audit.probes import Solved, on_the_way, trimmed
 from palestra.audit.subject import Script, Start, Subject, View, replay
 
 _DEEPEST = 8
 """Most moves of a sequence."""
 _BEST = 5
 """Sequences that may grow."""
-_ONLY_SOLVED = ("outcome", "efficiency")
-"""Parts that only a success earns."""
 _ABOVE = 0.1
 """Share of the oracle's reward by which an exploit exceeds honest progress."""
 
@@ -59,14 +57,16 @@ class _Node:
 
 def exploits(subject: Subject, solved: Solved, *, budget: int, seed: int = 0) -> Iterator[Finding]:
     """What the search finds, in words."""
+    if subject.has_oracle and solved.reward is None:
+        return  # which is reported; nothing says what honest progress is
     bar = honest_progress(subject, solved)
     for start in subject.starts[:2]:
         found = search(subject, start, bar, budget=budget // 2, seed=seed)
+        ceiling = solved.reward
         if found.exploit is not None:
-            ceiling = solved.reward
             yield Finding(
                 "search for exploits",
-                "error",
+                "warning" if ceiling is None else "error",
                 f"{len(found.exploit.steps)} actions earn {found.exploit.total:.2f} without success (found "
                 f"in episode {found.episodes}); honest progress earns at most {found.bar:.2f}"
                 + (f", the oracle {ceiling:.2f}" if ceiling is not None else ""),
@@ -81,9 +81,7 @@ def honest_progress(subject: Subject, solved: Solved) -> float:
     before = [0.0]
     for start, attempt in zip(subject.starts, solved.attempts, strict=True):
         if attempt.success and attempt.parts:
-            weights = subject.rubric.weights
-            kept = [(n, v) for n, v in attempt.parts if n not in _ONLY_SOLVED and v is not None]
-            before.append(sum(weights[name] * value for name, value in kept))
+            before.append(on_the_way(subject, attempt))
         elif attempt.success:
             before.append(subject.play(start, replay(attempt.actions[:-1])).total)
     return max(before) + _ABOVE * (solved.reward or 1.0)

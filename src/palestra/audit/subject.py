@@ -142,8 +142,13 @@ class Subject:
         return recorder.attempt()
 
     def solve(self, start: Start) -> Attempt:
-        """The oracle's attempt."""
-        return self.play(start, oracle, max_turns=MAX_ORACLE_TURNS)
+        """The oracle's attempt; one that cannot even be begun has failed."""
+        try:
+            return self.play(start, oracle, max_turns=MAX_ORACLE_TURNS)
+        except WorldFailed as failure:
+            failed = Attempt(start.seed, start.name, (), 0.0, False, False, failed=str(failure))
+            self.failures.append(failed)
+            return failed
 
     def text(self, call: ToolCall) -> str:
         """A call as this world reads it."""
@@ -177,6 +182,8 @@ class Recorder:
             known = {name: info[name] for name in _FACTS if name in info}
         except (TypeError, ValueError) as error:
             raise WorldFailed(f"{doing}: step returned {str(answer)[:200]}, which is no step") from error
+        if "success" in known and not isinstance(known["success"], bool | int):
+            raise WorldFailed(f"{doing}: success is {known['success']!r}, not true or false")
         if not isinstance(observation, str):
             raise WorldFailed(f"{doing}: the observation is a {type(observation).__name__}, not text")
         self._says_success = self._says_success or "success" in known
@@ -227,7 +234,7 @@ def attempted(do: Callable[[], Any], doing: str) -> Any:
     """
     try:
         return do()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorldFailed(f"{doing}: {type(error).__name__}: {error}") from error
 
 

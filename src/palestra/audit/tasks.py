@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from palestra.audit.findings import Attempt, Finding
 from palestra.audit.probes import Solved, call_in
-from palestra.audit.subject import Start, Subject
+from palestra.audit.subject import Start, Subject, replay
 from palestra.tasks import SPLIT_RANGES
 
 _DRAWN = 300
 _HELD_OUT = 100
 _MOST_COPIES = 0.05
+_FIXED = ("look", "1", "a")
+"""What is done in a world without tasks to see which one it is."""
 _FORESEEN = 0.95
 _SHORTER = 0.75
 """Of an easier level's actions, a harder one needs at least so many."""
@@ -107,6 +109,18 @@ def levels(subject: Subject) -> Iterator[Finding]:
     world = subject.tool_env
     if world is None or not subject.has_oracle or len(world.difficulties) < 2:
         return
+    hashes = [
+        [start.task.content_hash for start in _at(subject, level) if start.task]
+        for level in world.difficulties
+    ]
+    if all(each == hashes[0] for each in hashes):
+        yield Finding(
+            "levels",
+            "warning",
+            "the same seeds make the same tasks at every difficulty",
+            "Let generate look at difficulty, or declare one level.",
+        )
+        return
     means = []
     for level in world.difficulties:
         turns = [s.task.optimal_turns for s in _at(subject, level) if s.task and s.task.optimal_turns]
@@ -148,7 +162,8 @@ def _content(subject: Subject, seed: int) -> str:
     start = subject.start(seed)
     if start.task is not None:
         return start.task.content_hash or start.task.prompt
-    return subject.open(start).prompt
+    played = subject.play(start, replay(_FIXED), max_turns=len(_FIXED))
+    return "\n".join([subject.open(start).prompt, *(step.observation for step in played.steps)])
 
 
 def _foreseen(closed: Sequence[tuple[Start, str]]) -> float:
