@@ -2,9 +2,9 @@
 
 from palestra.audit.findings import Attempt, Finding, Severity, Step
 from palestra.audit.page import headline, write_json, write_page
-from palestra.audit.probes import Solved
 from palestra.audit.run import Audit, AuditSettings, audit
 from palestra.audit.search import Search, honest_progress, search
+from palestra.audit.solutions import Solved
 from palestra.audit.subject import Start, Subject, WorldFailed
 
 __all__ = [

@@ -14,8 +14,9 @@ from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
 from palestra.audit import contract, tasks
 from palestra.audit.findings import Finding
-from palestra.audit.probes import Solved, probe_all
+from palestra.audit.probes import probe_all
 from palestra.audit.search import exploits
+from palestra.audit.solutions import Solved
 from palestra.audit.subject import MakeWorld, Subject, WorldFailed
 from palestra.envs import check_env
 from palestra.errors import WorldError

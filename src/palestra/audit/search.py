@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from palestra.audit.findings import Attempt, Finding
 from palestra.audit.moves import Move, all_moves
-from palestra.audit.probes import Solved, on_the_way, trimmed
+from palestra.audit.solutions import Solved, on_the_way, trimmed
 from palestra.audit.subject import Script, Start, Subject, View, replay
 
 _DEEPEST = 8

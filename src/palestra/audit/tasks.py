@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from palestra.audit.findings import Attempt, Finding
-from palestra.audit.probes import Solved, call_in
+from palestra.audit.solutions import Solved, call_in
 from palestra.audit.subject import Start, Subject, replay
 from palestra.tasks import SPLIT_RANGES
 
