@@ -5,7 +5,8 @@ An episode that fails is *data* (a stop reason and a traceback on the trajectory
     PalestraError
     ├── ConfigError        (ValueError)   a configuration that cannot be run
     ├── WorldError         (ValueError)   a world that breaks its contract
-    │   └── UnsolvableTask                its verifier is never true, even for its oracle
+    │   ├── UnsolvableTask                its verifier is never true, even for its oracle
+    │   └── WorldCrashed                  its process died or hung, or it raised; makes an ``env_error``
     ├── ActionError        (ValueError)   a model's text that is no valid action; shown to the model
     ├── StoreError         (OSError)      a run folder that cannot be read or written
     ├── GateFailed         (RuntimeError) a stage refused to go on; the message says what to do
@@ -33,6 +34,7 @@ __all__ = [
     "TooManyFailures",
     "TrainingPaused",
     "UnsolvableTask",
+    "WorldCrashed",
     "WorldError",
     "name_hint",
 ]
@@ -59,6 +61,10 @@ class WorldError(PalestraError, ValueError):
 
 class UnsolvableTask(WorldError):
     """The world's own oracle does not satisfy its verifier on a task."""
+
+
+class WorldCrashed(WorldError):
+    """A world in a process of its own that raised, died, or did not answer in time."""
 
 
 class ActionError(PalestraError, ValueError):

@@ -234,7 +234,9 @@ class Trajectory:
     reward_parts: Mapping[str, float | None] = field(default_factory=dict)
     """Each part before weighting, in its own stated range."""
     error: str | None = None
-    """Traceback of an ``env_error``."""
+    """Traceback of an ``env_error``, or of the world that failed before this one did not."""
+    retries: int = 0
+    """Worlds that failed before this one: each attempt has a fresh world."""
     seconds: float = 0.0
     """Wall time of the episode. Not reproducible; nothing is computed from it."""
 

@@ -103,6 +103,10 @@ EPISODES = {
             for n in range(8)
         )
     ),
+    "world_fails": [
+        *grouped(*(attempt(f"t{n}", f"look{n}", f"do{n}", "finish", task=n) for n in range(7))),
+        *grouped(replace(attempt("t7", "look", "do", "finish", task=7), retries=1, error="KeyError: 'till'")),
+    ],
 }
 
 

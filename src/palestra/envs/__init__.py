@@ -10,6 +10,7 @@ from palestra.envs.checks import check_env
 from palestra.envs.conversation import ScriptedTurn, play, run_oracle
 from palestra.envs.faults import FAULT_KINDS, FaultKind, FaultSchedule
 from palestra.envs.hashing import state_hash
+from palestra.envs.isolated import IsolatedWorld, IsolatedWorlds, ProcessCounts
 from palestra.envs.registry import list_envs, make_env
 from palestra.envs.spaces import UnicodeText
 from palestra.envs.toolenv import ToolEnv
@@ -21,7 +22,10 @@ __all__ = [
     "CaseEnv",
     "FaultKind",
     "FaultSchedule",
+    "IsolatedWorld",
+    "IsolatedWorlds",
     "Plan",
+    "ProcessCounts",
     "ScriptedTurn",
     "ToolEnv",
     "ToolError",

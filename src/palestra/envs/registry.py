@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -42,22 +43,33 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[str, str]:
     Raises:
         ConfigError: if there is no such world; the message names the nearest one.
     """
+    factory, arguments = load_env(name)
+    return _checked(factory(*arguments, **kwargs), name)
+
+
+def load_env(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Load the code of the world called ``name``, without making one.
+
+    Returns:
+        What makes it, and what it is called with beside the options.
+
+    Raises:
+        ConfigError: if there is no such world; the message names the nearest one.
+    """
     installed = _installed()
     prefix, colon, rest = name.partition(":")
     if name in _BUILTIN:
-        factory = _attribute(importlib.import_module(_BUILTIN[name].split(":")[0]), _BUILTIN[name])
-    elif prefix in installed:
-        factory = installed[prefix].load()
-        return _checked(factory(rest, **kwargs) if colon else factory(**kwargs), name)
-    elif name.rpartition(":")[0].endswith(".py"):
-        factory = _attribute(_load_file(Path(name.rpartition(":")[0]), name), name)
-    elif colon:
-        factory = _attribute(_load_module(prefix, name), name)
-    elif name.endswith(".py"):
+        module = importlib.import_module(_BUILTIN[name].split(":")[0])
+        return _attribute(module, _BUILTIN[name]), ()
+    if prefix in installed:
+        return installed[prefix].load(), (rest,) if colon else ()
+    if name.rpartition(":")[0].endswith(".py"):
+        return _attribute(_load_file(Path(name.rpartition(":")[0]), name), name), ()
+    if colon:
+        return _attribute(_load_module(prefix, name), name), ()
+    if name.endswith(".py"):
         raise ConfigError(f"{name!r} is a file: say which class in it is the world, as {name}:CLASS")
-    else:
-        raise ConfigError(f"no world is called {name!r}{_nearest(name, [*_BUILTIN, *installed])}")
-    return _checked(factory(**kwargs), name)
+    raise ConfigError(f"no world is called {name!r}{_nearest(name, [*_BUILTIN, *installed])}")
 
 
 def list_envs() -> dict[str, str]:

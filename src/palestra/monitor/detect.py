@@ -108,6 +108,13 @@ DETECTORS: tuple[Detector, ...] = (
         curves.mismatch,
     ),
     Detector(
+        "world_fails",
+        "worlds fail under the policy",
+        "the world raises, dies or hangs on what the policy does, and what it plays is not what it would",
+        "replay one, its error stands at the end; world.isolation bounds what hangs",
+        episodes.world_fails,
+    ),
+    Detector(
         "format_low",
         "actions are not understood",
         "the cold start was too short, or the format reward is too weak",

@@ -29,6 +29,8 @@ DOMINANT = 0.75
 """Of the reward's variance in one part that is not the outcome."""
 APART = 10.0
 """Times the outcome's deviation."""
+FAILING = 0.05
+"""Of episodes whose world failed: one in twenty is no accident."""
 SETTLED = 10
 """Updates after which a policy that never succeeds is no longer only beginning."""
 
@@ -132,3 +134,15 @@ def _call(turn: Turn) -> str:
 def _worst(scored: Sequence[Trajectory], counts: Sequence[int]) -> tuple[str, ...]:
     ranked = sorted(zip(counts, scored, strict=True), key=lambda pair: -pair[0])
     return tuple(each.id for count, each in ranked[:REPLAYED] if count)
+
+
+def world_fails(window: Window) -> Finding | None:
+    """Worlds raise, die or hang; tried again or not, that costs time, and may cost episodes of one kind."""
+    played = [each for group in window.groups for each in group.trajectories]
+    failed = [each for each in played if each.error is not None]
+    if not played or len(failed) < FAILING * len(played):
+        return None
+    lost = sum(each.success is None for each in failed)
+    last = (failed[0].error or "").strip().splitlines()[-1:]
+    evidence = f"the world failed in {len(failed)} of {len(played)} episodes, for good in {lost}"
+    return Finding(f"{evidence}; the first: {''.join(last):.120}", tuple(t.id for t in failed[:REPLAYED]))

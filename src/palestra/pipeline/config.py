@@ -31,6 +31,13 @@ class FaultsConfig(_Section):
     most: int = Field(1, ge=1, description="Disturbed calls of an episode.")
 
 
+class IsolationConfig(_Section):
+    """Each episode's world in a process of its own."""
+
+    step_seconds: float = Field(30.0, gt=0, description="Most time for an answer; then it is stopped.")
+    memory_mb: int | None = Field(None, ge=64, description="Most address space of a process, in MiB.")
+
+
 class WorldConfig(_Section):
     """Which world, and how it is played."""
 
@@ -40,6 +47,10 @@ class WorldConfig(_Section):
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
     faults: FaultsConfig | None = Field(None, description="Disturbances of its tools; none if null.")
     changed_surface: bool = Field(False, description="Other names of tools and fields, replies as tables.")
+    isolation: IsolationConfig | None = Field(
+        None,
+        description="Each episode in a process of its own, `{}` for the defaults; null plays in this one.",
+    )
 
 
 class ServerConfig(_Section):

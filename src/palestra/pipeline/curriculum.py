@@ -7,7 +7,7 @@ from typing import Any
 
 from palestra.pipeline.config import CurriculumConfig
 from palestra.tasks import Ladder, TaskWeights
-from palestra.types import Trajectory, TrajectoryGroup
+from palestra.types import Task, Trajectory, TrajectoryGroup
 
 
 class Curriculum:
@@ -66,6 +66,15 @@ class Curriculum:
 
     def _value(self, name: str) -> int | None:
         return self._ladders[name].value if name in self._ladders else None
+
+
+def quarantine(groups: Sequence[TrajectoryGroup]) -> tuple[list[TrajectoryGroup], list[Task]]:
+    """The groups that can be learned from, and the tasks whose world failed in every attempt.
+
+    Such a task looks like the hardest of all, and would be drawn again and again.
+    """
+    bad = [group.task for group in groups if all(t.success is None for t in group.trajectories)]
+    return [group for group in groups if group.task not in bad], bad
 
 
 def weigh(weights: TaskWeights, groups: Sequence[TrajectoryGroup]) -> None:

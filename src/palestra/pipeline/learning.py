@@ -19,7 +19,7 @@ from palestra.evaluation import evaluate_groups, pass_at_k
 from palestra.monitor import Alarm, Change, Guards, Watch
 from palestra.pipeline.collecting import demonstrate
 from palestra.pipeline.config import GateConfig
-from palestra.pipeline.curriculum import Curriculum, weigh
+from palestra.pipeline.curriculum import Curriculum, quarantine, weigh
 from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_learning, load_reference, load_stage, make_critic
@@ -105,11 +105,13 @@ def mine(workshop: Workshop) -> dict[str, Any]:
             seed=2,
         )
         workshop.run.write_groups(f"{stage}-pool", "attempts", measured)
-        weights = TaskWeights(pool)
+        measured, bad = quarantine(measured)
+        _say_quarantine(workshop.reporter, bad)
+        weights = TaskWeights([group.task for group in measured])
         weigh(weights, measured)
-        hard = [group for group in measured if any(not t.success for t in group.trajectories)]
+        hard = [group for group in measured if any(t.success is False for t in group.trajectories)]
         workshop.reporter.line(
-            f"  round {number}: {len(hard)} of {len(pool)} training tasks fail at least once"
+            f"  round {number}: {len(hard)} of {len(measured)} training tasks fail at least once"
         )
         _learn_from_teacher(workshop, loaded, measured, hard, stage)
 
@@ -118,8 +120,14 @@ def mine(workshop: Workshop) -> dict[str, Any]:
 
         curriculum = Curriculum(weights=weights)
         trained = _train(workshop, stage, config.mine.updates, loaded, pick, curriculum)
-        result[stage] = trained | {"hard_tasks": len(hard)}
+        result[stage] = trained | {"hard_tasks": len(hard), "quarantined": [task.id for task in bad]}
     return result
+
+
+def _say_quarantine(reporter: Reporter, tasks: Sequence[Task]) -> None:
+    if tasks:
+        named = ", ".join(task.id for task in tasks[:3]) + (" ..." if len(tasks) > 3 else "")
+        reporter.line(f"  {len(tasks)} tasks in quarantine: their world fails in every attempt: {named}")
 
 
 def _learn_from_teacher(

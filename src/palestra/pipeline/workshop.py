@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.envs import FaultSchedule, ToolEnv, make_env, run_oracle
+from palestra.envs import FaultSchedule, IsolatedWorlds, ToolEnv, make_env, run_oracle
 from palestra.errors import ConfigError
 from palestra.pipeline.config import RubricConfig, RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
@@ -39,6 +39,23 @@ def make_world(world: WorldConfig) -> ToolEnv[Any]:
     Raises:
         ConfigError: it is not one that the pipeline can train in.
     """
+    made = make_env(world.name, **_world_options(world))
+    if not isinstance(made, ToolEnv):
+        raise ConfigError(
+            f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle"
+        )
+    return made
+
+
+def episode_worlds(world: WorldConfig) -> Callable[[], Any]:
+    """What makes the worlds that episodes are played in; other processes can be sent it."""
+    if world.isolation is None:
+        return partial(make_world, world)
+    limits = world.isolation
+    return IsolatedWorlds(world.name, _world_options(world), limits.step_seconds, limits.memory_mb)
+
+
+def _world_options(world: WorldConfig) -> dict[str, Any]:
     options: dict[str, Any] = {
         "action_format": world.action_format,
         "require_reasoning": world.require_reasoning,
@@ -49,12 +66,7 @@ def make_world(world: WorldConfig) -> ToolEnv[Any]:
         options["changed_surface"] = True
     if world.faults is not None:
         options["faults"] = FaultSchedule(world.faults.kinds, world.faults.rate, world.faults.most)
-    made = make_env(world.name, **options)
-    if not isinstance(made, ToolEnv):
-        raise ConfigError(
-            f"world {world.name!r} is no ToolEnv; the pipeline needs tasks, tools and an oracle"
-        )
-    return made
+    return options
 
 
 def make_rubric(section: RubricConfig, judge: Judge | None) -> Rubric:
@@ -109,7 +121,7 @@ class Workshop:
             max_invalid=section.max_invalid,
             max_seconds=section.max_seconds,
         )
-        make = partial(make_world, self.config.world)  # which other processes can be sent, a method not
+        make = episode_worlds(self.config.world)
         return Rollout(make, policy, self.rubric, limits, concurrency=section.concurrency)
 
     def collect(

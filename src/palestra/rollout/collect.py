@@ -8,14 +8,15 @@ episodes fail stops with the first traceback, because its numbers would mean not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palestra.errors import TooManyFailures
+from palestra.errors import PalestraError, TooManyFailures, WorldCrashed
 from palestra.policy import Policy
 from palestra.rewards import Rubric
-from palestra.rollout.episode import EpisodeKey, run_episode
+from palestra.rollout.episode import EpisodeKey, World, run_episode
 from palestra.rollout.limits import Limits
 from palestra.types import StopReason, Task, Trajectory, TrajectoryGroup
 
@@ -108,12 +109,44 @@ async def _collect(
 
 
 async def _with_retries(rollout: Rollout, task: Task, key: EpisodeKey) -> Trajectory:
+    error: str | None = None
     for retry in range(rollout.retries + 1):
         again = replace(key, id=key.id if retry == 0 else f"{key.id}-retry{retry}")
-        trajectory = await run_episode(rollout.make_world(), task, rollout.policy, rollout.limits, again)
+        trajectory = await run_episode(_made(rollout), task, rollout.policy, rollout.limits, again)
         if trajectory.stop_reason is not StopReason.env_error:
             break
-    return rollout.rubric.score(replace(trajectory, id=key.id))
+        error = trajectory.error
+    return rollout.rubric.score(replace(trajectory, id=key.id, retries=retry, error=error))
+
+
+def _made(rollout: Rollout) -> World:
+    try:
+        return rollout.make_world()  # type: ignore[no-any-return]
+    except PalestraError:
+        raise
+    except Exception:
+        return _Unmade(traceback.format_exc())
+
+
+class _Unmade:
+    """In place of a world that could not be made: its episode fails, and others go on."""
+
+    system_prompt = ""
+    milestones: Mapping[str, Any] = {}
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        raise WorldCrashed(f"the world could not be made:\n{self._error}")
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 def refuse_many_failures(groups: Sequence[TrajectoryGroup]) -> None:

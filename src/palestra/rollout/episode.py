@@ -1,32 +1,33 @@
 """One episode: a policy and a world take turns until exactly one stop reason holds.
 
 Nothing that goes wrong inside the world escapes: a raising world, or a model server that fails, makes the
-trajectory an ``env_error`` with its traceback, which is never scored and never trained on. What the policy
-or the caller did wrong does escape, because it is not the episode's.
+trajectory an ``env_error`` with its traceback, which is never scored and never trained on; so does one whose
+answers are not what a world's are. What the policy or the caller did wrong does escape, because it is not the
+episode's. A world may take its time: where ``reset``, ``step`` and ``close`` are coroutines, others go on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from palestra.errors import ContextFull, EngineError, PalestraError, WorldError
+from palestra.errors import ContextFull, EngineError, PalestraError, WorldCrashed, WorldError
 from palestra.policy import Conversation, Policy
+from palestra.rollout.answers import read_reset, read_step
 from palestra.rollout.limits import Limits
-from palestra.store import readable
 from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, Turn
-
-Reply = TypeVar("Reply")
-_FACT_NAMES = tuple(field.name for field in dataclasses.fields(Facts))
 
 
 class World(Protocol):
-    """What a rollout needs of an environment: gymnasium's three verbs and a system prompt."""
+    """What a rollout needs of an environment: gymnasium's three verbs and a system prompt.
+
+    Each verb may be a coroutine instead, as those of ``palestra.envs.IsolatedWorlds`` are.
+    """
 
     @property
     def system_prompt(self) -> str:
@@ -66,9 +67,8 @@ async def run_episode(
     record = _Record()
     conversation: Conversation | None = None
     try:
-        prompt_text = _ask(lambda: world.reset(seed=task.seed, options={"task": task}))[0]
-        said = readable(world.system_prompt), readable(prompt_text)
-        record.prompt = (Message("system", said[0]), Message("user", said[1]))
+        answer = await _ask(world.reset, seed=task.seed, options={"task": task})
+        record.prompt = _read(read_reset, answer, world)
         conversation = policy.open(record.prompt, world, key.seed, key.id)
         record.prompt_ids = conversation.prompt_ids
         record.stop = await _take_turns(world, conversation, limits, record, started)
@@ -77,7 +77,7 @@ async def run_episode(
     finally:
         if conversation is not None:
             record.next_prompt_ids = conversation.close()
-        _close(world)
+        await _close(world)
     failed = record.stop is StopReason.env_error
     return Trajectory(
         id=key.id,
@@ -100,12 +100,26 @@ class _WorldFailed(Exception):
     """Carries the traceback of what the world raised."""
 
 
-def _ask(call: Callable[[], Reply]) -> Reply:
+async def _ask(verb: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call into the world; whatever it raises, other than a caller's mistake, is its own failure."""
     try:
-        return call()
+        answer = verb(*arguments, **named)
+        return await answer if inspect.isawaitable(answer) else answer
+    except WorldCrashed as crash:
+        raise _WorldFailed(str(crash)) from None
     except PalestraError:
         raise
+    except Exception:
+        raise _WorldFailed(traceback.format_exc()) from None
+
+
+def _read(reader: Callable[..., Any], *answer: Any) -> Any:
+    try:
+        return reader(*answer)
+    except PalestraError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise _WorldFailed(f"the world answered what no world answers: {error}") from None
     except Exception:
         raise _WorldFailed(traceback.format_exc()) from None
 
@@ -136,24 +150,24 @@ async def _take_turns(
         except (WorldError, EngineError):  # a script asked the world's oracle, or a policy its server
             raise _WorldFailed(traceback.format_exc()) from None
         action = Action(sampled.text, sampled.finish_reason)
-        answer, reward, terminated, truncated, info = _ask(partial(world.step, action))
-        observation = readable(answer)
+        step = _read(read_step, await _ask(world.step, action))
         turn = Turn(
             action=sampled.text,
-            observation=observation,
-            facts=_facts(info, terminated, reward),
+            observation=step.observation,
+            facts=step.facts,
             finish_reason=sampled.finish_reason,
-            env_reward=float(reward),
+            env_reward=step.reward,
             action_ids=sampled.ids,
             sampled_logprobs=sampled.logprobs,
             prompt_ids=sampled.prompt_ids,
         )
-        if not terminated:  # where the world cut it, a critic values the state it was cut in
-            turn = dataclasses.replace(turn, observation_ids=conversation.observe(observation, turn.facts))
+        if not step.terminated:  # where the world cut it, a critic values the state it was cut in
+            seen = conversation.observe(step.observation, step.facts)
+            turn = dataclasses.replace(turn, observation_ids=seen)
         record.turns.append(turn)
-        if terminated:
+        if step.terminated:
             return StopReason.terminated
-        if truncated:
+        if step.truncated:
             return StopReason.max_turns
 
 
@@ -183,16 +197,12 @@ def _last_were(turns: Sequence[Turn], count: int, bad: Callable[[Facts], bool]) 
     return len(turns) >= count and all(bad(turn.facts) for turn in turns[-count:])
 
 
-def _facts(info: Mapping[str, Any], terminated: bool, reward: float) -> Facts:
-    """The turn's facts; a world that reports none gets success from its reward on termination."""
-    known = {name: info[name] for name in _FACT_NAMES if name in info}
-    known.setdefault("success", terminated and reward > 0)
-    return Facts(**known)
-
-
-def _close(world: World) -> None:
+async def _close(world: World) -> None:
     """A world that fails to close has finished its episode all the same."""
     try:
-        world.close()
+        close: Callable[[], Any] = world.close
+        closed = close()
+        if inspect.isawaitable(closed):
+            await closed
     except Exception as error:
         traceback.clear_frames(error.__traceback__)

@@ -56,6 +56,7 @@ _SCHEMA = pa.schema(
         "reward": pa.float64(),
         "reward_parts": pa.string(),
         "error": pa.string(),
+        "retries": pa.int64(),
         "seconds": pa.float64(),
     }
 )

@@ -18,6 +18,7 @@ def summarize_groups(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "groups/unsolved": mean(float(not any(t.success for t in group.trajectories)) for group in groups),
     }
     metrics["episodes/excluded"] = float(len(trajectories) - len(scored))
+    metrics["episodes/retried"] = mean(float(t.retries > 0) for t in trajectories)
     if not scored:
         return metrics
     turns = [turn for trajectory in scored for turn in trajectory.turns]

@@ -28,6 +28,8 @@ def trajectory_text(trajectory: Trajectory) -> RenderableType:
     for at, turn in enumerate(trajectory.turns, start=1):
         lines += _turn(at, turn)
     lines += [Text(), _ending(trajectory)]
+    if trajectory.error and trajectory.retries and trajectory.success is not None:
+        lines.append(_text(f"\n{trajectory.retries} earlier worlds failed, the last so:"))
     if trajectory.error:
         lines.append(_text(trajectory.error, "red"))
     return Group(*lines)
