@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from palestra.envs import FAULT_KINDS, FaultSchedule, make_env
+from palestra.envs import FAULT_KINDS, FaultSchedule, make_env, possible_faults
 from palestra.envs.conversation import play
 from palestra.errors import ConfigError
 from palestra.evaluation import fault_landed, fault_results
@@ -116,6 +116,9 @@ def test_a_fault_that_nobody_sees_is_not_recorded():
 @pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts"])
 @pytest.mark.parametrize("kind", [kind for kind in FAULT_KINDS if kind != "permanent_error"])
 def test_an_oracle_gets_over_every_fault_but_the_permanent_one(name, kind):
+    if kind not in possible_faults(make_env(name).upsets):
+        return
+
     def make():
         return make_env(name, faults=FaultSchedule((kind,), 0.5))
 
@@ -129,8 +132,44 @@ def test_an_oracle_gets_over_every_fault_but_the_permanent_one(name, kind):
             [(turn.observation, turn.facts.fault) for turn in t.turns] for t in group.trajectories
         )
         assert first == second
-    if kind not in ("stale_data", "missing_field"):
+    if kind not in ("stale_data", "missing_field", "slot_taken"):
         assert sum(map(fault_landed, played)) > len(played) // 2
+
+
+def upset(kind: str, seed: int):
+    """A world in which all goes well until a room is found, and then somebody wants something else."""
+    world = make_env("meeting_room", faults=FaultSchedule((kind,), ALWAYS))
+    task = world.make_task(seed)
+    before = make_env("meeting_room")
+    before.reset(seed=seed, options={"task": task})
+    world.reset(seed=seed, options={"task": task})
+    while True:
+        call = next(iter(world.oracle(world.state)))
+        reply, _, over, _, info = world.step(world.action_text(call))
+        if over or info["fault"]:
+            return world, before.state, call, reply, info
+
+
+def test_a_requirement_that_changes_is_told_and_holds():
+    world, before, _, reply, info = upset("changed_requirement", 1)
+    assert info["fault"] == "changed_requirement"
+    assert world.state.seats > before.seats
+    assert reply.endswith(f"\nnews: {world.state.seats} seats are wanted")
+    assert world.state.plan().checks[0].tool_name in ("find_room", "invite") or world.state.unseen()
+
+
+def test_a_slot_that_somebody_takes_is_told_and_gone():
+    world, _, call, reply, info = upset("slot_taken", 1)
+    assert (info["fault"], call.tool_name) == ("slot_taken", "find_room")
+    room, hour = reply.splitlines()[-1].removeprefix("news: ").split(" is taken at ")
+    refused = world.step(world.action_text(ToolCall("book", {"room": room, "hour": int(hour)})))
+    assert refused[4]["valid"] is False
+    assert "is not free" in refused[0]
+
+
+def test_a_fault_that_a_world_does_not_have_is_refused_by_name():
+    with pytest.raises(ConfigError, match="orders has no fault 'slot_taken'"):
+        orders("slot_taken")
 
 
 @pytest.mark.parametrize("kind", ["missing_field", "corrupted_value"])

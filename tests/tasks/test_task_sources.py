@@ -154,3 +154,16 @@ def test_weights_continue_from_their_state() -> None:
         weights.observe(tasks[0].id, 2, 1)
     with pytest.raises(ConfigError, match="different"):
         TaskWeights([tasks[0], tasks[0]])
+
+
+def test_a_source_passes_over_what_is_not_to_be_kept() -> None:
+    even = GeneratedTasks(make_task, keep=lambda task: task.seed % 2 == 0)
+    assert [t.seed for t in even.take("train", 3)] == [0, 2, 4]
+    drawn = even.sample("train", 50, random.Random(1))
+    assert drawn == even.sample("train", 50, random.Random(1))
+    assert all(task.seed % 2 == 0 for task in drawn)
+    assert len({task.id for task in drawn}) == 50
+    stream = even.endless("train", random.Random(1))
+    assert all(next(stream).seed % 2 == 0 for _ in range(20))
+    with pytest.raises(WorldError, match="of a kind that is wanted"):
+        GeneratedTasks(make_task, keep=lambda task: False).sample("train", 1, random.Random(1))

@@ -112,7 +112,7 @@ def _from_run(path: str, world: str | None) -> tuple[Workshop, str, MakePolicy]:
     run, stored = open_run(Path(path))
     config = sampling_here(stored)
     if world is not None:
-        section = config.world.model_copy(update={"name": world, "difficulty": None})
+        section = config.world.model_copy(update={"name": world, "difficulty": None, "hold_out": ()})
         config = config.model_copy(update={"world": section})
     workshop = _workshop(run, config)
     from palestra.pipeline.learning import final_stage

@@ -28,12 +28,12 @@ def under_faults(
     workshop: Workshop, player: Policy, tasks: list[Task], clean: list[TrajectoryGroup]
 ) -> list[dict[str, Any]]:
     """The same tasks with one fault of a kind in each episode, kind by kind, shown and as plain values."""
-    from palestra.envs import FAULT_KINDS
+    from palestra.envs import possible_faults
     from palestra.evaluation import fault_results
     from palestra.pipeline.config import FaultsConfig
 
     faulty: dict[str, list[Trajectory]] = {}
-    for kind in FAULT_KINDS:
+    for kind in possible_faults(workshop.make_world().upsets):
         disturbed = _in_world(workshop, faults=FaultsConfig(kinds=(kind,), rate=_FAULT_RATE))
         faulty[kind] = _attempts(disturbed.play(player, tasks, 1, stage=f"eval-{kind}", seed=3))
     results = fault_results(_attempts(clean), faulty)
@@ -44,7 +44,7 @@ def under_faults(
 def by_tier(
     workshop: Workshop, player: Policy, tasks: list[Task], clean: list[TrajectoryGroup]
 ) -> list[dict[str, Any]]:
-    """Success on seen tasks (tier 0), new ones (1), and the same new ones on a changed surface (2)."""
+    """Success on seen tasks (tier 0), new ones (1), these on a changed surface (2), kinds held out (3)."""
     from dataclasses import asdict
 
     from palestra.evaluation import evaluate_groups, paired_difference, task_success
@@ -56,7 +56,10 @@ def by_tier(
         "1 new tasks": clean,
         "2 changed surface": changed.play(player, tasks, 1, stage="eval-surface", seed=3),
     }
-    found = []
+    if workshop.held_out_kinds is not None:
+        other = workshop.held_out_kinds.take("test", len(tasks))
+        played["3 kinds held out"] = workshop.play(player, other, 1, stage="eval-kinds", seed=3)
+    found: list[dict[str, Any]] = []
     for tier, groups in played.items():
         if groups:
             report = evaluate_groups(groups)
@@ -68,7 +71,8 @@ def by_tier(
             }
             found.append({**entry, "format_compliance": report.format_compliance})
     before, after = (task_success(_attempts(played[tier])) for tier in ("1 new tasks", "2 changed surface"))
-    found[-1]["against_new_tasks"] = asdict(paired_difference(before, after, seed=0))
+    surface = next(each for each in found if each["tier"] == "2 changed surface")
+    surface["against_new_tasks"] = asdict(paired_difference(before, after, seed=0))
     _print_tiers(found)
     return found
 

@@ -8,7 +8,7 @@ public page exactly as a user's world is.
 from palestra.envs.casework import Case, CaseEnv, Plan, call, key
 from palestra.envs.checks import check_env
 from palestra.envs.conversation import ScriptedTurn, play, run_oracle
-from palestra.envs.faults import FAULT_KINDS, FaultKind, FaultSchedule
+from palestra.envs.faults import FAULT_KINDS, FaultKind, FaultSchedule, possible_faults
 from palestra.envs.hashing import state_hash
 from palestra.envs.isolated import IsolatedWorld, IsolatedWorlds, ProcessCounts
 from palestra.envs.registry import list_envs, make_env
@@ -36,6 +36,7 @@ __all__ = [
     "list_envs",
     "make_env",
     "play",
+    "possible_faults",
     "run_oracle",
     "state_hash",
     "tool",

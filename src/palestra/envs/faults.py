@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
@@ -31,6 +31,8 @@ FaultKind = Literal[
     "renamed_field",
     "corrupted_value",
     "stale_data",
+    "changed_requirement",
+    "slot_taken",
 ]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 _NOT_DONE = {
@@ -43,6 +45,8 @@ _NOT_DONE = {
 """Replies in place of a call that is then not done."""
 NOT_DONE = frozenset(_NOT_DONE)
 """Kinds of which the call is not done."""
+UPSETS: tuple[FaultKind, ...] = ("changed_requirement", "slot_taken")
+"""Kinds that change the world itself, as it says how; most worlds have none."""
 LOSING = frozenset({"missing_field", "corrupted_value"})
 """Kinds that take something from a reply; asking again brings it."""
 
@@ -78,12 +82,15 @@ class EpisodeFaults:
         self._broken: set[str] = set()
         self._answered: dict[str, str] = {}
 
-    def answer(self, call: ToolCall, run: Callable[[], str]) -> tuple[str, FaultKind | None]:
+    def answer(
+        self, call: ToolCall, run: Callable[[], str], upset: Callable[[str, Random], str | None]
+    ) -> tuple[str, FaultKind | None]:
         """The reply to a call, and what is wrong with it.
 
         Args:
             call: which is right, as far as its form goes.
             run: does it; not called where the fault is that it is not done.
+            upset: changes the world in the way of a kind and gives the news of it, or None if it cannot.
         """
         key = canonical_json([call.tool_name, call.parameters])
         if key in self._broken:
@@ -100,7 +107,11 @@ class EpisodeFaults:
             return json.dumps(_NOT_DONE[kind]), kind
         before = self._answered.get(key)
         text = self._plain(key, run)
-        changed = before if kind == "stale_data" else _CHANGES[kind](text, rng)
+        if kind in UPSETS:
+            news = upset(kind, rng)
+            changed = None if news is None else f"{text}\nnews: {news}"
+        else:
+            changed = before if kind == "stale_data" else _CHANGES[kind](text, rng)
         if changed is None or changed == text:
             return text, None
         self._injected += 1
@@ -110,6 +121,22 @@ class EpisodeFaults:
         text = run()
         self._answered[key] = text
         return text
+
+
+def check_possible(schedule: FaultSchedule | None, upsets: Collection[str], world: str) -> None:
+    """Refuse a kind that only some worlds have.
+
+    Raises:
+        ConfigError: this one says nothing of it in ``upsets``.
+    """
+    for kind in schedule.kinds if schedule else ():
+        if kind in UPSETS and kind not in upsets:
+            raise ConfigError(f"{world} has no fault {kind!r}: a world says in its `upsets` how it happens")
+
+
+def possible_faults(upsets: Collection[str]) -> tuple[FaultKind, ...]:
+    """The kinds that a world with these ``upsets`` can have."""
+    return tuple(kind for kind in FAULT_KINDS if kind not in UPSETS or kind in upsets)
 
 
 def _split(text: str) -> tuple[str, list[str]]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import gymnasium
 
 from palestra.actions import ActionFormat, error_observation, parse_action, render_call
-from palestra.envs.faults import LOSING, NOT_DONE, EpisodeFaults, FaultSchedule
+from palestra.envs.faults import LOSING, NOT_DONE, EpisodeFaults, FaultSchedule, check_possible
 from palestra.envs.hashing import canonical_json, state_hash
 from palestra.envs.prompts import offered_tools, system_prompt
 from palestra.envs.spaces import UnicodeText
@@ -67,6 +67,11 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
     """Predicates over the state that every solution makes true on its way; each scores once an episode."""
     required_tools: ClassVar[tuple[str, ...]] = ()
     """Tools without which nothing counts: see ``required``."""
+    kind_field: ClassVar[str] = "kind"
+    """Field of the initial state that says what kind of task it is, if it has one; kinds can be held out."""
+    upsets: ClassVar[Mapping[str, Callable[[Any, random.Random], str | None]]] = {}
+    """Faults of the world's own, ``changed_requirement`` or ``slot_taken``: each changes the state in place
+    and returns the news, or None where it cannot happen now."""
     tools: ClassVar[Mapping[str, ToolSpec]] = {}
     """Derived: the declared tools by name."""
 
@@ -109,8 +114,9 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             changed_surface: other names of tools and parameters, and replies as tables; the same problems.
 
         Raises:
-            ConfigError: for a difficulty the world does not have.
+            ConfigError: for a difficulty or a fault the world does not have.
         """
+        check_possible(faults, self.upsets, self.name)
         self.difficulty = self._known_difficulty(difficulty, self.default_difficulty)
         self.prompt_seed = prompt_seed
         self.action_format = action_format
@@ -209,6 +215,8 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         data: dict[str, Any] = {"difficulty": level}
         if prompt_seed is not None:
             data["prompt_seed"] = prompt_seed
+        if isinstance(kind := getattr(state, self.kind_field, None), str):
+            data["kind"] = kind
         suffix = "" if level == self.default_difficulty else f"/{level}"
         return Task(
             id=f"{self.name}/{split}/{seed}{suffix}",
@@ -310,12 +318,15 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         call = self._surface.inward(parsed.call) if self._surface else parsed.call
         run = partial(self.execute, call)
         try:
-            text, fault = self._faults.answer(call, run) if self._faults else (run(), None)
+            text, fault = self._faults.answer(call, run, self._upset) if self._faults else (run(), None)
             shown = self._surface.reply(text) if self._surface else text
             return _Reply(shown, parsed.tier, call, fault=fault)
         except ToolError as error:
             text = error_observation(error)
             return _Reply(self._surface.text(text) if self._surface else text, parsed.tier, call, error)
+
+    def _upset(self, kind: str, rng: random.Random) -> str | None:
+        return None if self.done(self.state) else self.upsets[kind](self.state, rng)
 
     def execute(self, call: ToolCall) -> str:
         """Run a tool on the state, restoring it in place if the tool refuses.

@@ -27,8 +27,8 @@ from palestra.errors import PalestraError
 from palestra.types import ToolCall
 
 START, END, DIED = b"s", b"e", b"d"
-"""What the control socket is told: fork for the connection that comes along; end the process named; say how one
-ended by itself."""
+"""What the control socket is told: fork for the connection that comes along; end the process named; say how
+one ended by itself."""
 NUMBER = struct.Struct("q")
 """Process numbers and wait statuses on the control socket."""
 

@@ -47,6 +47,9 @@ class WorldConfig(_Section):
     require_reasoning: bool = Field(False, description="Refuse an action that does not say why first.")
     faults: FaultsConfig | None = Field(None, description="Disturbances of its tools; none if null.")
     changed_surface: bool = Field(False, description="Other names of tools and fields, replies as tables.")
+    hold_out: tuple[str, ...] = Field(
+        (), description="Kinds of task that are never trained on; `palestra eval --tiers` plays them."
+    )
     isolation: IsolationConfig | None = Field(
         None,
         description="Each episode in a process of its own, `{}` for the defaults; null plays in this one.",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.envs import FaultSchedule, IsolatedWorlds, ToolEnv, make_env, run_oracle
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, name_hint
 from palestra.pipeline.config import RubricConfig, RunConfig, WorldConfig
 from palestra.pipeline.progress import Reporter
 from palestra.policy import Policy, ScriptedPolicy, check_model_name
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Judge = Callable[[Trajectory], float | None]
 """A reward model as a function: from an attempt to a number from 0 to 1, or None where it cannot be read."""
+_SEEN_FOR_KINDS = 300
+"""Tasks among which a kind must occur to be known."""
 PREFLIGHT_TASKS = 8
 """Tasks whose oracle must succeed before a run starts."""
 
@@ -101,8 +103,18 @@ class Workshop:
 
     @cached_property
     def tasks(self) -> GeneratedTasks:
-        """The world's task source."""
-        return GeneratedTasks(self.make_world().make_task)
+        """The world's task source, without the kinds that are held out."""
+        return self._source(self.make_world().make_task)
+
+    @cached_property
+    def held_out_kinds(self) -> GeneratedTasks | None:
+        """Tasks of the kinds that are held out; None if there are none."""
+        held = self.config.world.hold_out
+        return GeneratedTasks(self.make_world().make_task, keep=lambda t: _kind(t) in held) if held else None
+
+    def _source(self, make_task: Callable[[int, Split], Task]) -> GeneratedTasks:
+        held = self.config.world.hold_out
+        return GeneratedTasks(make_task, keep=(lambda t: _kind(t) not in held) if held else None)
 
     @cached_property
     def rubric(self) -> Rubric:
@@ -154,7 +166,7 @@ class Workshop:
         """Training tasks drawn for a purpose, the same each time; of another level if one is given."""
         source = self.tasks
         if difficulty is not None:
-            source = GeneratedTasks(partial(self.make_world().make_task, difficulty=difficulty))
+            source = self._source(partial(self.make_world().make_task, difficulty=difficulty))
         return source.sample("train", count, random.Random(f"tasks:{self.config.seed}:{purpose}"))
 
     def draw_weighted(self, weights: TaskWeights, count: int, purpose: str) -> list[Task]:
@@ -178,11 +190,13 @@ class Workshop:
         """Refuse a run that cannot learn, before anything is spent.
 
         Raises:
-            ConfigError: the curriculum has a level that the world has not.
+            ConfigError: the curriculum has a level that the world has not, or a kind of task is held out that
+                it has not.
             UnsolvableTask: the verifier is false for the oracle's own solution; names the task.
             WorldError: the world has no oracle to make a teacher of.
         """
         world = self.make_world()
+        _check_kinds(world, self.config.world.hold_out)
         for task in self.tasks.take("train", PREFLIGHT_TASKS):
             run_oracle(world, task)
         for level in self.config.curriculum.difficulty:
@@ -201,6 +215,26 @@ class Workshop:
         if split == "test":
             stages = [s for s in self.run.trajectory_stages() if not s.startswith(("eval", "gate"))]
         return {group.task.content_hash for stage in stages for group in self.run.read_groups(stage)}
+
+
+def _kind(task: Task) -> str | None:
+    return task.data.get("kind")
+
+
+def _check_kinds(world: ToolEnv[Any], held: Sequence[str]) -> None:
+    if not held:
+        return
+    found = {_kind(world.make_task(seed)) for seed in range(_SEEN_FOR_KINDS)}
+    known = sorted(kind for kind in found if kind is not None)
+    if not known:
+        raise ConfigError(f"world.hold_out: tasks of {world.name} have no kind; see `kind_field` of ToolEnv")
+    for kind in held:
+        if kind not in known:
+            raise ConfigError(
+                f"world.hold_out: no task of {world.name} is {kind!r}. {name_hint(kind, known)}"
+            )
+    if found <= set(held):
+        raise ConfigError("world.hold_out: nothing is left to train on")
 
 
 Stage = Callable[[Workshop], dict[str, Any]]

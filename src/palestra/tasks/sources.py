@@ -41,18 +41,23 @@ class GeneratedTasks:
     """Tasks made from seeds by a world's ``make_task``."""
 
     def __init__(
-        self, make_task: Callable[[int, Split], Task], ranges: Mapping[Split, range] = SPLIT_RANGES
+        self,
+        make_task: Callable[[int, Split], Task],
+        ranges: Mapping[Split, range] = SPLIT_RANGES,
+        keep: Callable[[Task], bool] | None = None,
     ) -> None:
         """Draw from ``make_task``.
 
         Args:
             make_task: a pure function of seed and split, such as ``env.make_task``.
             ranges: the seeds of each split.
+            keep: which tasks there are; the others are passed over. All if None.
 
         Raises:
             ConfigError: if two splits share a seed.
         """
         self.make_task = make_task
+        self._keep = keep
         self.ranges = dict(ranges)
         ordered = sorted(self.ranges.items(), key=lambda item: item[1].start)
         for (name, seeds), (other, others) in itertools.pairwise(ordered):
@@ -72,7 +77,7 @@ class GeneratedTasks:
             if len(tasks) == n:
                 break
             task = self.make_task(seed, split)
-            if task.content_hash not in exclude:
+            if task.content_hash not in exclude and (self._keep is None or self._keep(task)):
                 tasks.append(task)
         if len(tasks) < n:
             raise WorldError(
@@ -85,17 +90,26 @@ class GeneratedTasks:
 
         Raises:
             ConfigError: for a split without seeds, or with fewer than ``n``.
+            WorldError: nearly all tasks are passed over.
         """
         seeds = self._seeds(split)
         if n > len(seeds):
             raise ConfigError(f"split {split!r} has {len(seeds)} seeds, fewer than the {n} asked for")
-        return [self.make_task(seed, split) for seed in rng.sample(seeds, n)]
+        if self._keep is None:
+            return [self.make_task(seed, split) for seed in rng.sample(seeds, n)]
+        drawn = rng.sample(seeds, min(len(seeds), _SKIPS_AT_LEAST + _MOST_SKIPPED_PER_TASK * n))
+        kept = list(itertools.islice(filter(self._keep, (self.make_task(seed, split) for seed in drawn)), n))
+        if len(kept) < n:
+            raise WorldError(f"only {len(kept)} of {n} {split} tasks are of a kind that is wanted")
+        return kept
 
     def endless(self, split: Split, rng: random.Random) -> Iterator[Task]:
         """Tasks of a split for ever, seeds drawn with ``rng`` and replaced."""
         seeds = self._seeds(split)
         while True:
-            yield self.make_task(rng.choice(seeds), split)
+            task = self.make_task(rng.choice(seeds), split)
+            if self._keep is None or self._keep(task):
+                yield task
 
     def _seeds(self, split: Split) -> range:
         if not self.ranges.get(split):

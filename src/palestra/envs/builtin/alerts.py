@@ -77,6 +77,7 @@ class Alerts(CaseEnv[Outage]):
     instructions = "Follow logs to the root. Crashes: see deploys. Slow: see metrics. Fix, probe, resolve."
     deed_tools = ("rollback", "fix")
     closing_tool = "resolve"
+    kind_field = "cause"
     milestones: ClassVar = {**CaseEnv.milestones, "recovered": Outage.checked}
 
     def generate(self, rng: Random, difficulty: int) -> Outage:

@@ -8,11 +8,10 @@ from random import Random
 from typing import ClassVar, Literal, NamedTuple
 
 from palestra.envs import Case, CaseEnv, Plan, ToolError, call, tool
-from palestra.envs.builtin import words
+from palestra.envs.builtin import upsets, words
 
 TROUBLES = {"none": 2, "late_room": 2, "slow": 1, "taken": 2, "no_room": 1, "no_hour": 0, "declined": 2}
 """What goes wrong, with the number of hours that suit all."""
-HOURS = range(8, 19)
 
 
 class Room(NamedTuple):
@@ -64,19 +63,20 @@ class MeetingRoom(CaseEnv[Office]):
     """Find an hour that suits all, book a fitting room and get everybody to come."""
 
     instructions = "Read all calendars. Find a room when all are free, book, invite. If it fails, look anew."
+    kind_field, upsets = "trouble", upsets.MEETING_ROOM
     milestones: ClassVar = {"opened": Office.opened, "informed": Office.informed, "settled": Office.checked}
 
     def generate(self, rng: Random, difficulty: int) -> Office:
         """Level 1: two people, four kinds of trouble; 2: five kinds; 3: three people, hours; seven kinds."""
         trouble = rng.choice(list(TROUBLES)[: 3 + difficulty + (difficulty > 2)])
-        hours, each = rng.sample(HOURS, len(HOURS)), max(difficulty, 2)
+        hours, each = rng.sample(words.DAY, len(words.DAY)), max(difficulty, 2)
         names, common = rng.sample(words.PEOPLE, each), sorted(hours.pop() for _ in range(TROUBLES[trouble]))
         people = {name: {*common, *(hours.pop() for _ in range(each - len(common)))} for name in names}
         seats, (needs, other), rooms = rng.randint(3, 12), rng.sample(words.EQUIPMENT, 2), {}
         blocked = {"late_room": common[:1], "no_room": common}.get(trouble, [])
         for number, index in zip(words.numbers(rng, 4, 2), rng.sample(range(4), 4), strict=True):
             size = rng.randint(2, seats - 1) if index == 2 else seats + rng.randint(0, 4)
-            free = {*rng.sample(HOURS, 4), *(common if index else [])} - set(blocked if index < 2 else [])
+            free = {*rng.sample(words.DAY, 4), *(common if index else [])} - {*(blocked if index < 2 else [])}
             rooms[f"R{number}"] = Room(size, other if index == 3 else needs, free)
         return Office(rng.choice(list(words.CITIES)), seats, needs, trouble, people, rooms)
 

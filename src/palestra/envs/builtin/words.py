@@ -26,6 +26,8 @@ THINGS = _list(
     "mug pan pen phone pillow plate radio ring rope rug scarf shelf shirt shoe skirt sofa spoon stool table "
     "tent toaster torch towel toy tray vase wallet watch"
 )
+DAY = range(8, 19)
+"""Hours at which people work."""
 SERVICES = _list(
     "account audit auth billing cart catalog chat coupon delivery export feed gateway geo image import index "
     "invoice ledger login mail map market media menu message notify offer order payment photo price profile "
