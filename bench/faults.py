@@ -1,13 +1,13 @@
 """What training with faults changes: recovery under each kind, and clean success, ``docs/evidence/faults.md``.
 
-    python bench/faults.py                  # three seeds of both; about 15 minutes on two quiet cores
+    python bench/faults.py                  # three seeds; about 45 minutes on two quiet cores
     python bench/faults.py --seeds 0
     python bench/faults.py --quick          # one tiny run of each, writes no page
 
-Two policies a seed are trained alike, one in a world where nothing goes wrong and one in which tools fail now and
-then, and both are evaluated on the same 200 held-out tasks without faults and with one fault of each kind. Runs go
-two at a time, one thread each. One whose result is in ``bench/results`` is not repeated. It ends with one line of
-JSON: mean recovery with faults in training (ours) and without (peer).
+Of each seed one policy is trained in a world where nothing goes wrong. From it two more are trained alike, one in the
+same world, one where tools fail now and then. Both are evaluated on the same 200 held-out tasks, without faults and
+with one fault of each kind. Runs go two at a time, one thread each. One that is finished is not repeated. It ends with
+one line of JSON: mean recovery with faults in the second training (ours) and without (peer).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import typer
 
 from palestra.cli.auditing import audit
 from palestra.cli.chatting import chat
+from palestra.cli.comparing import compare
 from palestra.cli.estimate import plan
 from palestra.cli.evaluating import evaluate
 from palestra.cli.interrupts import end_at_once
@@ -54,6 +55,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Look at results": {
         "eval": evaluate,
+        "compare": compare,
         "report": report,
         "doctor": doctor,
         "masks": masks,

@@ -86,7 +86,9 @@ def evaluate(
     if text := spent(player):
         typer.echo(text)
     if _is_run(policy):
-        name = f"cli-{stage}-{mode}-{split.value}-{workshop.make_world().name}"
+        played = f"{mode}-{split.value}-{workshop.make_world().name}"
+        name = f"cli-{stage}-{played}"
+        workshop.run.write_groups(f"eval-cli-{stage}", played, groups)
         workshop.run.write_eval(name, {**about, **result})
         typer.echo(f"Written: {workshop.run.path / 'eval' / name}.json")
 

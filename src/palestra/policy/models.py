@@ -29,6 +29,8 @@ from palestra.policy.smollm2 import smollm2_folder
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is fetched of a hub model: weights in one format, configuration and tokenizer."""
 
+_NAME_A_FOLDER = "Name a checkpoint of a run, or a folder of a Hugging Face causal language model."
+
 
 def find_model(name: str) -> Path:
     """The folder of a model: ``nano``, ``smollm2``, a folder, or a hub id such as ``org/model``.
@@ -60,10 +62,9 @@ def load_policy(folder: Path) -> tuple[PreTrainedModel, ChatTemplate]:
         ConfigError: its architecture, tokenizer or chat template cannot be used.
     """
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
-        raise StoreError(
-            f"No model.safetensors and config.json in {folder}. Name a folder that a training run or "
-            "checkpoint wrote, or one of a Hugging Face causal language model."
-        )
+        saved = sorted(folder.glob("checkpoints/*/step-*"), key=lambda path: path.stat().st_mtime)
+        advice = f"Name one of this run's checkpoints, such as {saved[-1]}." if saved else _NAME_A_FOLDER
+        raise StoreError(f"No model.safetensors and config.json in {folder}. {advice}")
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True

@@ -1,0 +1,50 @@
+"""``palestra compare``: two evaluations, task by task, from stored episodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from viewer.viewer_runs import evaluate, new_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    """A run whose policy slips often, and one whose policy never does and was tested on more tasks."""
+    weak, strong = new_run(tmp_path / "weak"), new_run(tmp_path / "strong")
+    evaluate(weak, "sft", 0.6, mode="greedy", count=20)
+    evaluate(weak, "rl", 0.3, mode="greedy", count=20)
+    evaluate(strong, "rl", 0.0, mode="greedy", count=25)
+    return weak.path, strong.path
+
+
+def test_the_final_policies_are_compared_on_the_tasks_that_both_played(palestra, runs) -> None:
+    done = palestra("compare", *runs, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["tasks"], found["only_in_one"]) == (20, 5)
+    assert found["metrics"]["success"]["after"] == 1.0
+    assert found["difference"] == pytest.approx(1 - found["metrics"]["success"]["before"])
+    assert found["ci95"][0] > 0
+
+
+def test_two_evaluations_of_one_run_are_compared_by_name(palestra, runs) -> None:
+    weak = runs[0]
+    done = palestra("compare", weak, weak, "--before", "sft-greedy", "--after", "rl-greedy")
+    assert done.code == 0, done.err
+    assert "over 20 tasks, p = " in done.out
+
+
+def test_a_run_against_itself_shows_no_difference(palestra, runs) -> None:
+    done = palestra("compare", runs[0], runs[0])
+    assert "Success +0.0 points (+0.0 to +0.0) over 20 tasks, p = 1: no difference" in done.out
+
+
+def test_what_cannot_be_compared_is_said(palestra, runs, tmp_path: Path) -> None:
+    done = palestra("compare", *runs, "--after", "sft-greedy")
+    assert done.code == 2
+    assert "There: rl-greedy" in done.err
+    empty = new_run(tmp_path / "empty").path
+    assert "none; `palestra eval` makes one" in palestra("compare", empty, runs[0]).err
