@@ -23,13 +23,16 @@ from typing import Any
 from branching import palestra
 
 from palestra.envs import FAULT_KINDS
+from palestra.evaluation import PairedDifference, paired_difference, task_success
+from palestra.store import RunFolder
+from palestra.training import best_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "faults.md"
 RESULTS = ROOT / "bench" / "results" / "faults.json"
 TRAINED = ("delay", "timeout", "transient_error", "illegal_input")
 """What making the call again gets over, which the teacher shows. (It never asks again for what a reply lost.)"""
-SETTINGS = (
+FIRST = (
     "policy.threads=1",
     "mine.rounds=0",
     "rl.updates=15",
@@ -39,40 +42,53 @@ SETTINGS = (
     "credit.batch_share=0.5",
     "evaluation.sampled=false",
 )
-FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.2, most: 2}}"
-WAYS = {"clean": (), "faults": (FAULTS,)}
+SECOND = (*FIRST, "sft.epochs=2")
+FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.2, most: 1}}"
+WAYS = {"without": (), "with": (FAULTS,)}
 QUICK = (
     "collect.tasks=24",
     "sft.epochs=1",
     "gate.min_format_compliance=0",
     "gate.min_success_at_group=0",
     "rl.updates=1",
+    "rl.validate_every=1",
 )
 
 
-def measured(job: tuple[str, int, Path, tuple[str, ...], int]) -> dict[str, Any]:
-    """Train one policy, unless that was done, and evaluate it."""
-    way, seed, folder, settings, tasks = job
-    path = folder / f"{way}-{seed}"
+def trained(path: Path, seed: int, settings: tuple[str, ...]) -> Path:
+    """The best checkpoint of a run, which is made or gone on with as needed."""
     log = path.with_suffix(".log")
     if (path / "manifest.json").exists():
         palestra("train", path, "--resume", log=log)
     else:
-        changes = [part for change in (*settings, *WAYS[way]) for part in ("--set", change)]
+        changes = [part for change in settings for part in ("--set", change)]
         palestra("train", "quickstart", "--seed", seed, "--out", path, *changes, log=log)
-    palestra("eval", path, "--faults", "--tasks", tasks, log=log)
-    found = json.loads((path / "eval" / "cli-rl-greedy-test-orders.json").read_text(encoding="utf-8"))
+    found = best_checkpoint(path / "checkpoints" / "rl")
+    assert found is not None, f"{path} has no checkpoint"
+    return found
+
+
+def hardened(job: tuple[str, int, Path, Path, tuple[str, ...], int]) -> dict[str, Any]:
+    """Train one policy further, and evaluate it."""
+    way, seed, path, start, settings, tasks = job
+    trained(path, seed, (*settings, *WAYS[way], f"policy.model={start}"))
+    name = "cli-rl-greedy-test-orders"
+    if name not in RunFolder.open(path).read_evals():
+        palestra("eval", path, "--faults", "--tasks", tasks, log=path.with_suffix(".log"))
+    found = RunFolder.open(path).read_evals()[name]
     print(f"{path.name}: clean {found['success']:.1%}, recovery {recovery(found):.1%}", flush=True)
-    return {"success": found["success"], "ci95": found["success_ci95"], "faults": found["faults"]}
+    return {"success": found["success"], "faults": found["faults"], "tasks": clean_tasks(path)}
+
+
+def clean_tasks(path: Path) -> dict[str, float | None]:
+    """Success on each held-out task, without faults."""
+    groups = RunFolder.open(path).read_groups("eval-cli-rl", "greedy-test-orders")
+    return task_success(each for group in groups for each in group.trajectories)
 
 
 def recovery(found: dict[str, Any]) -> float:
     """Mean over the kinds that training has, of success where the fault was seen."""
     return mean(each["recovery"] for each in found["faults"] if each["kind"] in TRAINED and each["landed"])
-
-
-def known() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def interval(values: list[float]) -> str:
@@ -83,43 +99,63 @@ def interval(values: list[float]) -> str:
     return f"{mean(values):.0%} (± {half:.0%})"
 
 
+def clean_difference(results: dict[str, dict[str, Any]], seeds: list[int]) -> PairedDifference:
+    """Clean success with faults in training minus without, over the tasks of all seeds."""
+    without, with_faults = (
+        {
+            f"{seed} {task}": value
+            for seed in seeds
+            for task, value in results[f"{way}-{seed}"]["tasks"].items()
+        }
+        for way in WAYS
+    )
+    return paired_difference(without, with_faults, seed=0)
+
+
 def page(results: dict[str, dict[str, Any]]) -> str:
     seeds = sorted({int(name.split("-")[1]) for name in results})
     both = [seed for seed in seeds if all(f"{way}-{seed}" in results for way in WAYS)]
     lines = [
         "# Evidence: faults",
         "",
-        f"Command: `python bench/faults.py`. The quickstart's world and policy ({', '.join(f'`{each}`' for each in SETTINGS)}), seeds",
-        f"{', '.join(map(str, both))}, trained without faults and with `{FAULTS}`. Each policy plays 200 held-out tasks, greedy, without",
-        "faults and with one fault of each kind. Success is where the fault was seen before the end; intervals are of the mean over seeds (Student, 95 %).",
+        "Command: `python bench/faults.py`. Of each seed one policy learns the quickstart's world without faults",
+        f"({', '.join(f'`{each}`' for each in FIRST)}). Two go on from it for as many updates again, after two epochs of imitation: one",
+        f"without faults, one with `{FAULTS}`. Each plays the same 200 held-out tasks, greedy, without faults and with one fault",
+        f"of each kind. A kind's row is success where the fault was seen before the end. Intervals are of the mean over seeds {', '.join(map(str, both))}",
+        "(Student, 95 %).",
         "",
-        "| | trained without | trained with | difference |",
+        "| | gone on without | gone on with | difference |",
         "|---|---|---|---|",
     ]
 
     def row(name: str, value: Any) -> str:
-        clean, faulty = ([value(results[f"{way}-{seed}"]) for seed in both] for way in WAYS)
-        pairs = [(a, b) for a, b in zip(clean, faulty, strict=True) if a is not None and b is not None]
+        without, with_faults = ([value(results[f"{way}-{seed}"]) for seed in both] for way in WAYS)
+        pairs = [(a, b) for a, b in zip(without, with_faults, strict=True) if None not in (a, b)]
         if not pairs:
             return f"| {name} | – | – | – |"
-        ours, theirs = [b for _, b in pairs], [a for a, _ in pairs]
-        gain = interval([b - a for a, b in pairs])
-        return f"| {name} | {interval(theirs)} | {interval(ours)} | {gain} |"
+        cells = ([a for a, _ in pairs], [b for _, b in pairs], [b - a for a, b in pairs])
+        return f"| {name} | {' | '.join(map(interval, cells))} |"
+
+    def of_kind(kind: str) -> Any:
+        return lambda found: {each["kind"]: each["recovery"] for each in found["faults"]}.get(kind)
 
     lines.append(row("no fault", lambda found: found["success"]))
     lines.append(row("**mean of the trained kinds**", recovery))
-    for kind in FAULT_KINDS:
-        lines.append(
-            row(
-                f"`{kind}`",
-                lambda found, kind=kind: {f["kind"]: f["recovery"] for f in found["faults"]}[kind],
-            )
-        )
+    lines += [row(f"`{kind}`", of_kind(kind)) for kind in FAULT_KINDS]
     each = ", ".join(
-        f"seed {seed}: {results[f'clean-{seed}']['success']:.1%} and {results[f'faults-{seed}']['success']:.1%}"
+        f"seed {seed}: {results[f'without-{seed}']['success']:.1%} and {results[f'with-{seed}']['success']:.1%}"
         for seed in both
     )
-    lines += ["", f"Clean success of each pair (without, with): {each}.", ""]
+    clean = clean_difference(results, both)
+    assert clean.difference is not None
+    assert clean.interval is not None
+    low, high = clean.interval
+    lines += [
+        "",
+        f"Clean success of each pair (without, with): {each}. Task by task over all {clean.tasks}: {100 * clean.difference:+.1f} points",
+        f"({100 * low:+.1f} to {100 * high:+.1f}, bootstrap over tasks; p = {clean.p:.2g}).",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -131,26 +167,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "faults")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
-    settings, tasks = SETTINGS, 200
+    first, second, tasks, folder = FIRST, SECOND, 200, asked.folder.resolve()
     if asked.quick:
-        asked.seeds, asked.folder = [0], ROOT / "runs" / "faults-quick"
-        settings, tasks = (*SETTINGS, *QUICK), 8
-        shutil.rmtree(asked.folder, ignore_errors=True)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = {} if asked.quick else known()
-    left = [
-        (w, s, asked.folder, settings, tasks) for s in asked.seeds for w in WAYS if f"{w}-{s}" not in results
-    ]
+        asked.seeds, folder = [0], ROOT / "runs" / "faults-quick"
+        first, second, tasks = (*FIRST, *QUICK), (*SECOND, *QUICK), 8
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
-        for job, found in zip(left, pool.map(measured, left), strict=True):
-            results[f"{job[0]}-{job[1]}"] = found
-            if not asked.quick:
-                RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        starts = list(pool.map(lambda seed: trained(folder / f"clean-{seed}", seed, first), asked.seeds))
+        jobs = [
+            (way, seed, folder / f"{way}-{seed}", start, second, tasks)
+            for seed, start in zip(asked.seeds, starts, strict=True)
+            for way in WAYS
+        ]
+        results = {
+            f"{job[0]}-{job[1]}": found for job, found in zip(jobs, pool.map(hardened, jobs), strict=True)
+        }
     if not asked.quick:
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         PAGE.write_text(page(results), encoding="utf-8")
     ours, peer = (
-        mean(recovery(found) for name, found in results.items() if name.startswith(way))
-        for way in ("faults", "clean")
+        mean(recovery(found) for name, found in results.items() if name.startswith(f"{way}-"))
+        for way in ("with", "without")
     )
     print(json.dumps({"name": "faults", "ours": ours, "peer": peer, "unit": "recovery"}))
 
