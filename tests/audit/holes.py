@@ -339,3 +339,100 @@ class UnseededGym(PlainGym):
         told = super().reset(seed=seed, options=options)
         self._number = 37 * next(self.counter) % 100
         return told
+
+
+class OnlyTheOracleKnows(Post):
+    """Sending asks for a code that nothing ever shows."""
+
+    @tool
+    def send(self, city: str, code: str) -> str:
+        """Send it, with the code of the day."""
+        if code == self._code(self.state):
+            self.state.sent = city
+        return "sent"
+
+    def _code(self, state: Parcel) -> str:
+        return "".join(Random(state.number).choices("bcdfghjk", k=6))
+
+    def oracle(self, state: Parcel) -> Iterator[ToolCall]:
+        if not state.looked:
+            yield ToolCall("look", {"number": state.number})
+        yield ToolCall("send", {"city": state.city, "code": self._code(state)})
+
+
+class Loops(Post):
+    """A number that cannot be makes a tool wait for ever, and it catches what should stop it."""
+
+    @tool
+    def look(self, number: int) -> str:
+        """Look a parcel up."""
+        while number < 1:
+            try:
+                number += 0
+            except Exception:
+                continue
+        return super().look(number)
+
+
+class RestOfNumber(Post):
+    """The city follows from the parcel's number."""
+
+    def generate(self, rng: Random, difficulty: int) -> Parcel:
+        number = rng.randint(10_000, 99_999)
+        return Parcel(number, CITIES[number % 3])
+
+
+class NearlyAlwaysTheSame(ToolEnv[Parcel]):
+    """Whatever is looked up, the verdict to give is nearly always the same."""
+
+    difficulties = (1,)
+    default_difficulty = 1
+    required_tools = ("look",)
+
+    def generate(self, rng: Random, difficulty: int) -> Parcel:
+        return Parcel(rng.randint(10_000, 99_999), "Lyon" if rng.random() < 0.05 else "Oslo")
+
+    def observe(self, state: Parcel) -> str:
+        return f"parcel {state.number}"
+
+    @tool
+    def look(self, number: int) -> str:
+        """Look a parcel up."""
+        if number != self.state.number:
+            raise ToolError(f"{number} is unknown")
+        self.state.looked = True
+        return f"{number} goes to {self.state.city}"
+
+    @tool
+    def send(self, north: Literal["yes", "no"]) -> str:
+        """Send it north."""
+        self.state.sent = north
+        return "sent"
+
+    def done(self, state: Parcel) -> bool:
+        return bool(state.sent)
+
+    def verify(self, state: Parcel) -> bool:
+        return state.looked and (state.sent == "yes") == (state.city == "Oslo")
+
+    def oracle(self, state: Parcel) -> Iterator[ToolCall]:
+        if not state.looked:
+            yield ToolCall("look", {"number": state.number})
+        yield ToolCall("send", {"north": "yes" if state.city == "Oslo" else "no"})
+
+
+class SplitLetters(Post):
+    """Letters with accents come as two code points."""
+
+    @tool
+    def look(self, number: int) -> str:
+        """Look a parcel up."""
+        return f"{super().look(number)} (Universita\u0308t)"
+
+
+class NoNumber(PlainGym):
+    """A wrong guess pays no number."""
+
+    def step(self, action):
+        said, paid, *rest = super().step(action)
+        return said, paid or float("nan"), *rest

@@ -18,6 +18,7 @@ from palestra.audit import (
     write_json,
     write_page,
 )
+from palestra.audit import subject as subject_module
 from palestra.audit.run import solve_all
 from palestra.audit.subject import replay
 from palestra.cli import main
@@ -83,11 +84,24 @@ def test_nothing_is_found_in_a_sound_world_of_another_kind(world):
         (holes.LevelIgnored, "levels"),
         (holes.FarmedGym, "do it again"),
         (holes.UnseededGym, "group seed"),
+        (holes.OnlyTheOracleKnows, "oracle"),
+        (holes.RestOfNumber, "prompt"),
+        (holes.NearlyAlwaysTheSame, "answers"),
+        (holes.SplitLetters, "text"),
+        (holes.NoNumber, "raises"),
     ],
 )
 def test_a_hole_is_found_by_the_check_that_is_for_it(world, check):
     result = audited(world)
     assert check in found(result), [(each.check, each.symptom) for each in result.findings]
+
+
+def test_a_world_that_never_answers_does_not_stop_the_audit(monkeypatch):
+    monkeypatch.setattr(subject_module, "STEP_SECONDS", 0.2)
+    result = audited(holes.Loops)
+    (finding,) = [each for each in result.findings if each.check == "hangs"]
+    assert "look" in finding.symptom
+    assert "no answer after" in finding.symptom
 
 
 def test_an_attempt_that_is_shown_comes_out_the_same_when_it_is_played_again(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -45,6 +46,15 @@ def test_an_edited_file_is_loaded_anew(tmp_path: Path) -> None:
     assert type(make_env(f"{path}:Pantry")) is type(before)
     path.write_text(path.read_text().replace("Check each", "Look at each"))
     assert make_env(f"{path}:Pantry").instructions.startswith("Look")  # type: ignore[attr-defined]
+
+
+def test_a_file_imports_from_files_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "words_of_the_pantry.py").write_text("ADVICE = 'Mind the step.'\n")
+    path = write_template("pantry", tmp_path)[0]
+    text = path.read_text().replace("\n\n\n", "\n\nfrom words_of_the_pantry import ADVICE\n\n\n", 1)
+    path.write_text(f"{text}\n\nPantry.instructions = ADVICE\n")
+    assert make_env(f"{path}:Pantry").instructions == "Mind the step."  # type: ignore[attr-defined]
 
 
 def test_a_file_that_makes_no_env_is_refused(tmp_path: Path) -> None:

@@ -14,16 +14,19 @@ from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
 from palestra.audit import contract, tasks
 from palestra.audit.findings import Finding
+from palestra.audit.knowledge import knowable
 from palestra.audit.probes import probe_all
 from palestra.audit.search import exploits
 from palestra.audit.solutions import Solved
-from palestra.audit.subject import MakeWorld, Subject, WorldFailed
+from palestra.audit.subject import MakeWorld, Subject, WorldFailed, WorldHangs
+from palestra.audit.watchdog import TookTooLong, deadline
 from palestra.envs import check_env
 from palestra.errors import WorldError
 from palestra.rewards import Rubric
 
 Tell = Callable[[str], None]
 _FEWEST_TURNS, _SPARE_TURNS = 12, 4
+_CONTRACT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,10 @@ def audit(
         )
     except WorldFailed as failure:
         raise WorldError(f"{name} cannot be audited: {failure}") from failure
-    solved = solve_all(subject)
+    try:
+        solved = solve_all(subject)
+    except WorldHangs as failure:
+        raise WorldError(f"{name} cannot be audited: {failure}") from failure
     if settings.max_turns is None:
         subject.max_turns = max(
             _FEWEST_TURNS, *(len(each.steps) + _SPARE_TURNS for each in solved.attempts if each.success), 0
@@ -92,29 +98,45 @@ def audit(
     findings, done = list[Finding](), list[str]()
     for check, run in _checks(subject, solved, settings, elsewhere).items():
         if time.perf_counter() - began > settings.seconds:
-            findings.append(
-                Finding(
-                    "time",
-                    "warning",
-                    f"after {settings.seconds:.0f} s {check} and what follows was left out",
-                    "Make steps faster (training takes hundreds of thousands), or audit fewer tasks.",
-                )
-            )
+            findings.append(_out_of_time(check, settings.seconds))
             break
         tell(check)
         done.append(check)
         try:
             findings += run()
+        except WorldHangs as failure:
+            findings.append(_no_answer(check, failure))
+            break
         except WorldFailed as failure:
-            findings.append(
-                Finding(
-                    check,
-                    "error",
-                    f"the world raised: {failure}",
-                    "Answer whatever is said with text (ToolError refuses a call); raise only for a bug.",
-                )
-            )
+            findings.append(_raised(check, failure))
     return Audit(name, _once(findings), tuple(done), solved.reward, time.perf_counter() - began)
+
+
+def _out_of_time(check: str, seconds: float) -> Finding:
+    return Finding(
+        "time",
+        "warning",
+        f"after {seconds:.0f} s {check} and what follows was left out",
+        "Make steps faster (training takes hundreds of thousands), or audit fewer tasks.",
+    )
+
+
+def _no_answer(check: str, failure: WorldHangs) -> Finding:
+    return Finding(
+        "hangs",
+        "error",
+        f"{failure}; {check} was given up, and what follows left out",
+        "Let every step end: bound loops and what it waits for. world.isolation limits a step in training.",
+    )
+
+
+def _raised(check: str, failure: WorldFailed) -> Finding:
+    return Finding(
+        check,
+        "error",
+        f"the world raised: {failure}",
+        "Answer whatever is said with text (ToolError refuses a call); raise only for a bug.",
+    )
 
 
 def _checks(
@@ -132,7 +154,9 @@ def _checks(
         "end": partial(contract.over_at_the_end, subject),
         "reset": partial(contract.quick_reset, subject),
         "milestones": partial(contract.milestones_once, subject),
+        "knowable": partial(knowable, subject, solved),
         "tasks": partial(tasks.enough, subject),
+        "answers": partial(tasks.evenly_answered, subject),
         "prompt": partial(tasks.told_by_the_prompt, subject, solved),
         "text": partial(tasks.clean_text, subject, solved),
         "levels": partial(tasks.levels, subject),
@@ -154,10 +178,13 @@ def solve_all(subject: Subject) -> Solved:
 
 def _keeps_contract(subject: Subject) -> Iterable[Finding]:
     try:
-        if subject.tool_env is not None:
-            check_env(subject.make(), seeds=range(4))
-        else:
-            check_gymnasium_env(subject.make(), skip_render_check=True, skip_close_check=True)
+        with deadline(_CONTRACT_SECONDS):
+            if subject.tool_env is not None:
+                check_env(subject.make(), seeds=range(4))
+            else:
+                check_gymnasium_env(subject.make(), skip_render_check=True, skip_close_check=True)
+    except TookTooLong:
+        raise WorldHangs(f"checking the contract: no end after {_CONTRACT_SECONDS:.0f} s") from None
     except WorldError as error:
         yield Finding(
             "contract", "error", str(error), "palestra.envs.check_env(YourWorld()) says the same in a test."

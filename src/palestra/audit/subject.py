@@ -7,6 +7,7 @@ what was being done, so that the audit can report it and go on.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +18,7 @@ from typing import Any
 import gymnasium
 
 from palestra.audit.findings import Attempt, Step
+from palestra.audit.watchdog import STEP_SECONDS, TookTooLong, deadline
 from palestra.envs import ToolEnv
 from palestra.envs.toolenv import MAX_ORACLE_TURNS
 from palestra.rewards import Rubric
@@ -24,10 +26,16 @@ from palestra.types import Facts, StopReason, Task, ToolCall, ToolSpec, Trajecto
 
 MakeWorld = Callable[[], gymnasium.Env[str, str]]
 _FACTS = {each.name for each in fields(Facts)}
+_PATIENCE = 3
+"""Answers that may stay away before the audit gives up."""
 
 
 class WorldFailed(Exception):
     """The world raised something; the text says what and when."""
+
+
+class WorldHangs(WorldFailed):
+    """The world does not answer."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,8 @@ class Subject:
         """
         self.make, self.rubric, self.max_turns = make, rubric, max_turns
         self.failures: list[Attempt] = []
-        """Attempts in which the world raised."""
+        """Attempts in which the world raised, or gave no answer."""
+        self._hung = 0
         self.world = attempted(make, "making the world")
         self.starts = [self.start(seed) for seed in range(tasks)]
 
@@ -127,6 +136,7 @@ class Subject:
 
         Raises:
             WorldFailed: it cannot be begun.
+            WorldHangs: no answer came, for the third time.
         """
         view = self.open(start, world)
         recorder = Recorder(self, start, view)
@@ -138,13 +148,21 @@ class Subject:
         except WorldFailed as failure:
             attempt = replace(recorder.attempt(), failed=str(failure), success=False, total=0.0)
             self.failures.append(attempt)
+            self._lose_patience(failure)
             return attempt
         return recorder.attempt()
+
+    def _lose_patience(self, failure: WorldFailed) -> None:
+        self._hung += isinstance(failure, WorldHangs)
+        if self._hung == _PATIENCE:
+            raise failure
 
     def solve(self, start: Start) -> Attempt:
         """The oracle's attempt; one that cannot even be begun has failed."""
         try:
             return self.play(start, oracle, max_turns=MAX_ORACLE_TURNS)
+        except WorldHangs:
+            raise
         except WorldFailed as failure:
             failed = Attempt(start.seed, start.name, (), 0.0, False, False, failed=str(failure))
             self.failures.append(failed)
@@ -182,6 +200,8 @@ class Recorder:
             known = {name: info[name] for name in _FACTS if name in info}
         except (TypeError, ValueError) as error:
             raise WorldFailed(f"{doing}: step returned {str(answer)[:200]}, which is no step") from error
+        if not math.isfinite(reward):
+            raise WorldFailed(f"{doing}: the reward is {reward}")
         if "success" in known and not isinstance(known["success"], bool | int):
             raise WorldFailed(f"{doing}: success is {known['success']!r}, not true or false")
         if not isinstance(observation, str):
@@ -231,9 +251,13 @@ def attempted(do: Callable[[], Any], doing: str) -> Any:
 
     Raises:
         WorldFailed: it raised, whatever that was.
+        WorldHangs: it did not come back.
     """
     try:
-        return do()
+        with deadline(STEP_SECONDS):
+            return do()
+    except TookTooLong:
+        raise WorldHangs(f"{doing}: no answer after {STEP_SECONDS:.0f} s") from None
     except (Exception, SystemExit) as error:
         raise WorldFailed(f"{doing}: {type(error).__name__}: {error}") from error
 

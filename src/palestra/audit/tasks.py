@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,7 @@ _MOST_COPIES = 0.05
 _FIXED = ("look", "1", "a")
 """What is done in a world without tasks to see which one it is."""
 _FORESEEN = 0.95
+_SAME_ANSWER = 0.85
 _SHORTER = 0.75
 """Of an easier level's actions, a harder one needs at least so many."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]|<\|[a-z_]+\|>|</s>|\[/?INST\]")
@@ -78,6 +80,30 @@ def told_by_the_prompt(subject: Subject, solved: Solved) -> Iterator[Finding]:
         )
 
 
+def evenly_answered(subject: Subject) -> Iterator[Finding]:
+    """No choice of the last action is right nearly always, or that is what a policy will always say."""
+    if not subject.has_oracle:
+        return
+    solutions = [subject.solve(subject.start(seed)) for seed in range(1000, 1000 + _HELD_OUT)]
+    chosen: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for solution in solutions:
+        call = call_in(subject, solution.actions[-1]) if solution.success and solution.steps else None
+        if call is not None:
+            for name, value in call.parameters.items():
+                if "enum" in subject.tools[call.tool_name].parameters.get("properties", {}).get(name, {}):
+                    chosen[call.tool_name, name][str(value)] += 1
+    for (tool, name), counts in chosen.items():
+        value, count = counts.most_common(1)[0]
+        if counts.total() >= _HELD_OUT // 2 and count > _SAME_ANSWER * counts.total():
+            yield Finding(
+                "answers",
+                "warning",
+                f"{tool} with {name} {value} is right in {count / counts.total():.0%} of the tasks: always "
+                "saying it looks like knowing",
+                "Draw what decides evenly; make it rare in a test of its own.",
+            )
+
+
 def _is_judged(subject: Subject, start: Start, solution: Attempt) -> bool:
     """Whether the last action is an answer to be found out, and no value copied from the prompt."""
     call = call_in(subject, solution.actions[-1])
@@ -89,7 +115,7 @@ def _is_judged(subject: Subject, start: Start, solution: Attempt) -> bool:
 
 
 def clean_text(subject: Subject, solved: Solved) -> Iterator[Finding]:
-    """Texts hold no control characters, halves of pairs, or tokens that templates use."""
+    """Texts hold no control characters, halves of pairs, tokens that templates use, or split letters."""
     for attempt in solved.attempts:
         for text in (each.observation for each in attempt.steps):
             found = _CONTROL.search(text)
@@ -99,6 +125,16 @@ def clean_text(subject: Subject, solved: Solved) -> Iterator[Finding]:
                     "warning",
                     f"an observation holds {found[0]!r}, which tokenizers or chat templates read as control",
                     "Clean what comes from outside before it is shown.",
+                    attempt,
+                )
+                return
+            if not unicodedata.is_normalized("NFC", text):
+                yield Finding(
+                    "text",
+                    "warning",
+                    "an observation holds letters made of several code points, which many tokenizers change: "
+                    "what a model copies from it compares unequal",
+                    'Show unicodedata.normalize("NFC", text).',
                     attempt,
                 )
                 return
@@ -200,13 +236,14 @@ class _Bayes:
 
 
 def _features(start: Start) -> set[str]:
-    """Words, word shapes, and last digits of numbers."""
+    """Words, word shapes, and rests of numbers."""
     words = re.findall(r"[\w-]+", start.task.prompt if start.task else "")
     found = set(words)
     for word in words:
         found.add(re.sub(r"\d", "0", word))
         if word[-1].isdigit():
-            found |= {f"ends {word[-1]}", f"parity {int(word[-1]) % 2}"}
+            number = int(re.findall(r"\d+", word)[-1][-9:])
+            found |= {f"rest {number % of} of {of}" for of in (2, 3, 4, 5, 6, 7, 10)}
         if word[:1].isalpha() and any(letter.isdigit() for letter in word):
             found.add(f"begins {word[0]}")
     return found

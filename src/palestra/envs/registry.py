@@ -140,6 +140,8 @@ def _load_file(path: Path, name: str) -> ModuleType:
         raise ConfigError(f"{name!r}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up while it is being executed
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.append(str(path.resolve().parent))  # for what it imports from files beside it; hides nothing
     try:
         spec.loader.exec_module(module)
     except BaseException:
