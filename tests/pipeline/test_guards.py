@@ -130,13 +130,21 @@ def test_a_pause_stops_at_a_checkpoint_and_goes_on_from_it(tmp_path: Path):
     assert [row["update"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_lag_of_one_learns_from_every_batch_twice_and_resumes(tmp_path: Path):
-    started(tmp_path / "run", "rl.max_policy_lag=1", "rl.algorithm=reinforce_pp")
+@pytest.mark.parametrize(("lag", "behind"), [(1, [0, 1, 1, 0, 1, 1]), (3, [0, 1, 2, 0, 1, 2])])
+def test_batches_are_sampled_ahead_up_to_the_next_checkpoint_and_a_resumed_run_equals_it(
+    tmp_path: Path, lag: int, behind: list[int]
+):
+    changes = (f"rl.max_policy_lag={lag}", "rl.algorithm=reinforce_pp", "rl.validate_every=3")
+    started(tmp_path / "run", *changes)
     run = trained(tmp_path / "run")
-    first, *others = rows(run)
+    assert [row["policy/lag"] for row in rows(run)] == behind
     assert all("policy/kl_mismatch" not in row for row in rows(run))
-    assert all(row["tokens/trained"] > 1.4 * first["tokens/trained"] for row in others)
-    again = interrupted(run, tmp_path / "again", 4)
+    assert all(row["experience/stale"] == 0 for row in rows(run))
+    for row in run.read_metrics()[0]:
+        if row["stage"] == "rl":
+            assert row["time/waited_for_batch"] >= 0
+            assert row["time/sampler_idle"] >= 0
+    again = interrupted(run, tmp_path / "again", 3)
     trained(again.path)
     assert rows(again) == rows(run)
     assert weights(again, 6) == weights(run, 6)

@@ -42,6 +42,10 @@ def test_every_algorithm_fits_its_own_defaults(name: str):
         (["credit.batch_share=0.5", "rl.tasks_per_update=1"], "the batch is the group"),
         (["rl.guards.far_from_reference=pause", "loss.kl_weight=0"], "nothing is measured"),
         (["rl.guards.mismatch=pause", "rl.max_policy_lag=1"], "the lag would be measured"),
+        (
+            ["rl.max_policy_lag=2", "policy.server={url: 'http://localhost:1'}"],
+            "does not go with policy.server",
+        ),
         (["rl.guards.fell_back=roll_back", "rl.max_policy_lag=1"], "does not go with rl.max_policy_lag"),
         (["rl.guards.not_finite=pause"], "can be lower_rate or roll_back"),
         (["loss.dual_clip=3", "rl.algorithm=raft"], r"loss\.dual_clip has no effect"),

@@ -16,6 +16,7 @@ from palestra.errors import PlayerLost, TooManyFailures
 from palestra.pipeline import parse_config
 from palestra.pipeline.model_parts import load_start
 from palestra.pipeline.players import Players
+from palestra.pipeline.sampling import Sampler
 from palestra.rewards import Rubric
 from palestra.rollout import Limits, Rollout, collect_groups
 from palestra.tasks import GeneratedTasks
@@ -118,3 +119,66 @@ def test_players_end_with_the_process_that_started_them():
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stdout
     assert gone(int(printed))
+
+
+def turns(groups):
+    return [
+        [(turn.action_ids, turn.observation) for turn in attempt.turns]
+        for group in groups
+        for attempt in group.trajectories
+    ]
+
+
+def begin(sampler, rollout):
+    return sampler.begin(rollout, TASKS, 4, stage="s", seed=7)
+
+
+def test_a_batch_that_is_begun_is_played_with_the_weights_of_that_moment(players):
+    loaded = load_start(CONFIG)
+    rollout = Rollout(partial(make_env, WORLD), loaded.policy("base", 1.0), Rubric(), Limits(max_turns=2))
+    expected = turns(collect(players, rollout))
+    first = begin(sampler := Sampler(players), rollout)
+    for parameter in loaded.model.parameters():
+        parameter.data.mul_(0.5)
+    loaded.engine.weights_changed(1)
+    second = begin(sampler, rollout)
+    assert turns(first().groups) == expected
+    assert turns(second().groups) == turns(collect(players, rollout)) != expected
+    assert second().seconds > 0
+    assert second().idle < 1
+
+
+def test_a_sampler_whose_process_is_killed_plays_the_batch_anew(rollout):
+    players = Players(2)
+    expected = turns(collect(players, rollout))
+    waiting = begin(Sampler(players), rollout)
+    os.kill(players._players[0]._process.pid, signal.SIGKILL)
+    assert turns(waiting().groups) == expected
+    players.close()
+
+
+def test_a_sampler_whose_process_dies_each_time_says_so(rollout):
+    players = Players(2)
+    with pytest.raises(PlayerLost, match=r"exit code -9"):
+        begin(Sampler(players), replace(rollout, make_world=DeadlyWorld))()
+    players.close()
+
+
+class DeadlyWorld:
+    """A world that kills the process it is in."""
+
+    milestones = ()
+
+    def reset(self, **_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_world_that_fails_beside_the_learning_stops_it_with_its_traceback(players, rollout):
+    with pytest.raises(TooManyFailures, match="the shop is on fire"):
+        begin(Sampler(players), replace(rollout, make_world=BrokenWorld))()
+
+
+def test_one_thread_has_a_process_to_sample_beside_it(rollout):
+    players = Players(1)
+    assert len(begin(Sampler(players), rollout)().groups) == len(TASKS)
+    players.close()

@@ -7,7 +7,6 @@ import random
 import struct
 import tempfile
 import tracemalloc
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,12 +168,12 @@ def test_without_lag_only_what_the_version_sampled_is_fresh(run: RunFolder) -> N
         assert store.metrics()["experience/stale"] == 0
 
 
-def test_a_lag_of_one_serves_each_group_twice_and_oldest_first(run: RunFolder) -> None:
-    store = ExperienceStore(run, "rl", max_policy_lag=1)
+def test_a_batch_that_was_sampled_ahead_is_fresh_within_the_lag_and_given_once(run: RunFolder) -> None:
+    store = ExperienceStore(run, "rl", max_policy_lag=2)
     for update in range(1, 5):
-        store.add(update, update_groups(update))
-        expected = [*(update_groups(update - 1) if update > 1 else []), *update_groups(update)]
-        assert store.fresh(update - 1) == expected
+        store.add(update, update_groups(update, max(0, update - 3)))
+        assert store.fresh(update - 1) == update_groups(update, max(0, update - 3))
+        assert store.fresh(update - 1) == []
         assert store.metrics()["experience/stale"] == 0
 
 
@@ -185,7 +184,7 @@ def test_a_group_with_one_attempt_too_old_is_dropped_whole_and_counted_once(run:
     store.add(1, groups)
     assert names(store.fresh(7)) == ["young", "newest"]
     assert store.metrics()["experience/stale"] == 2
-    assert names(store.fresh(8)) == ["newest"]  # the other was learned from in its time
+    assert store.fresh(7) == []
     assert store.metrics()["experience/stale"] == 0
     assert store.read(1)[1] == mixed
 
@@ -201,20 +200,21 @@ def test_a_resumed_store_serves_what_an_uninterrupted_one_does(run: RunFolder, l
         for each in (store, resumed):
             each.add(update, update_groups(update, update - 1 - update % 2))
         assert resumed.fresh(update - 1) == store.fresh(update - 1)
-        assert resumed.metrics() == store.metrics()
+        assert resumed.metrics()["experience/stale"] == store.metrics()["experience/stale"]
     assert resumed.read(1) == store.read(1)
 
 
 def test_shards_past_the_checkpoint_are_not_read_and_are_replaced_whole(run: RunFolder) -> None:
     filled(run, 4, max_policy_lag=1)
     resumed = ExperienceStore(run, "rl", max_policy_lag=1, after_update=2)
-    assert names(resumed.fresh(1)) == names([*update_groups(1), *update_groups(2)])
+    assert resumed.fresh(1) == []
+    assert resumed.read(2) == update_groups(2)
     with pytest.raises(StoreError, match=r"update 3 .*not added yet"):
         resumed.read(3)
     again = [make_group("rl/3/0", (2,), turns=2)]
     resumed.add(3, again)
     assert resumed.read(3) == again == list(run.read_groups("rl", "update-3"))
-    assert names(resumed.fresh(2)) == names([*update_groups(2), *again])
+    assert names(resumed.fresh(2)) == names(again)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(run: RunFolder) -> None:
@@ -223,38 +223,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(run: RunFolder) ->
     assert again.fresh(0) == []
     again.add(1, update_groups(1))
     assert again.fresh(0) == update_groups(1)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "gone"])
-def test_a_torn_shard_is_named_and_skipped_when_the_buffer_is_filled_again(
-    run: RunFolder, damage: str
-) -> None:
-    filled(run, 4, max_policy_lag=1)
-    path = run.trajectory_file("rl", "update-3")
-    data = path.read_bytes()
-    text = data.index(b"You act.")
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(
-            {
-                "cut": data[: len(data) // 2],
-                "flipped": data[:text] + b"J" + data[text + 1 :],
-                "empty": b"",
-            }[damage]
-        )
-    with pytest.warns(UserWarning, match=r"skipped: .*update-3\.parquet"):
-        resumed = ExperienceStore(run, "rl", max_policy_lag=1, after_update=4)
-    assert resumed.fresh(3) == update_groups(4)
-    assert resumed.metrics()["experience/hot_updates"] == 1
-
-
-def test_a_whole_buffer_is_filled_again_in_silence(run: RunFolder) -> None:
-    filled(run, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ExperienceStore(run, "rl", after_update=4)
-        ExperienceStore(run, "rl", after_update=1)
 
 
 @pytest.mark.parametrize("update", [3, 2, 1])
@@ -276,8 +244,8 @@ def test_what_cannot_be_stored_leaves_the_store_as_it_was(run: RunFolder) -> Non
     assert store.read(3) == [twice]
 
 
-@pytest.mark.parametrize(("lag", "updates"), [(2, 2), (1, 1), (-1, 2), (0, 0)])
-def test_a_lag_that_the_buffer_cannot_serve_is_refused(run: RunFolder, lag: int, updates: int) -> None:
+@pytest.mark.parametrize(("lag", "updates"), [(-1, 2), (0, 0)])
+def test_a_lag_or_a_buffer_that_cannot_be_is_refused(run: RunFolder, lag: int, updates: int) -> None:
     with pytest.raises(ConfigError, match=f"max_policy_lag is {lag}"):
         ExperienceStore(run, "rl", max_policy_lag=lag, hot_updates=updates)
 

@@ -201,8 +201,7 @@ class RlConfig(_Section):
     max_policy_lag: int = Field(
         0,
         ge=0,
-        le=1,
-        description="Versions an episode may be older than the policy; 1 learns from each batch twice.",
+        description="Updates that sampling may be behind; above 0 it goes on in processes beside learning.",
     )
     validate_every: int = Field(4, ge=1, description="Updates between validations and checkpoints.")
     validation_tasks: int = Field(64, ge=1, description="Validation tasks, greedy.")

@@ -24,6 +24,7 @@ from palestra.pipeline.imitating import imitate_groups
 from palestra.pipeline.learning_parts import make_controls, make_loss, make_rows
 from palestra.pipeline.model_parts import LoadedPolicy, load_learning, load_reference, load_stage, make_critic
 from palestra.pipeline.progress import Reporter, time_left
+from palestra.pipeline.sampling import make_begin
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Policy
 from palestra.tasks import TaskWeights
@@ -212,13 +213,8 @@ def _train(
             critic=critic,
             make_loss=make_loss(workshop.config),
             controls=controls,
-            play=lambda version, tasks, attempts, name, seed: workshop.collect(
-                loaded.policy("rl", rl.temperature, version),
-                tasks,
-                attempts,
-                stage=name,
-                seed=seed,
-                max_turns=curriculum.max_turns,
+            begin=make_begin(
+                workshop, lambda version: loaded.policy("rl", rl.temperature, version), curriculum
             ),
             pick_tasks=pick,
             curriculum=curriculum,
@@ -260,6 +256,7 @@ def loop_settings(loaded: LoadedPolicy, stage: str, updates: int) -> LoopSetting
         kl_in_reward=loss.kl_in == "reward",
         recompute=loss.mismatch_cap is not None,
         max_policy_lag=rl.max_policy_lag,
+        ahead=rl.max_policy_lag,
         checkpoint_every=rl.validate_every,
         seed=loaded.config.seed,
     )

@@ -107,11 +107,16 @@ def _check_negative(config: RunConfig, algorithm: Algorithm) -> None:
 
 
 def _check_guards(config: RunConfig) -> None:
-    """Guards that could never act, or that do not go with other settings."""
+    """Guards that could never act, and guards or a server that do not go with other settings."""
     rl, loss = config.rl, config.loss
     Guards(rl.guards)
     if "far_from_reference" in rl.guards and not loss.kl_weight:
         raise ConfigError("rl.guards.far_from_reference: with a loss.kl_weight of 0 nothing is measured.")
+    if rl.max_policy_lag and config.policy.server is not None:
+        raise ConfigError(
+            "rl.max_policy_lag does not go with policy.server: its weights would change under the episodes "
+            "that it plays."
+        )
     if rl.max_policy_lag and "mismatch" in rl.guards:
         raise ConfigError("rl.guards.mismatch never acts with rl.max_policy_lag: the lag would be measured.")
     if rl.max_policy_lag and "roll_back" in rl.guards.values():

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import gc
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -33,8 +35,8 @@ from palestra.rollout import Rollout, collect_share, refuse_many_failures
 from palestra.types import StopReason, Task, TrajectoryGroup
 
 Progress = Callable[[StopReason], None]
-_Job = tuple[Rollout, list[tuple[int, Task]], int, str, int]
-"""Rollout, numbered tasks, group size, stage and seed, as ``collect_share`` takes them."""
+_Job = tuple[Rollout, list[tuple[int, Task]], int, str, int, int]
+"""Rollout, numbered tasks, group size, stage and seed, as ``collect_share`` takes them, and CPU threads."""
 _FEWEST_EPISODES = 16
 """A collection with fewer is not worth sharing."""
 _MOST_WEIGHT_BYTES = 64 * 2**20
@@ -68,9 +70,49 @@ class Players:
 
     def close(self) -> None:
         """End the other processes, whatever they are doing."""
-        for player in self._players:
+        closing, self._players = self._players, []
+        for player in closing:
             player.close()
-        self._players = []
+
+    def shares(
+        self, rollout: Rollout, tasks: Sequence[Task], group_size: int, *, stage: str, seed: int
+    ) -> list[bytes]:
+        """A collection for the other processes alone, in bytes, so that the weights are those of this moment.
+
+        A large policy is one process's share, with half of the threads. This process keeps what is left.
+        """
+        total, self._others = self._others + 1, max(1, self._others)
+        small = _can_be_sent(rollout.policy)
+        parts, threads = (self._others, 1) if small else (1, max(1, total // 2))
+        torch.set_num_threads(max(1, total - parts * threads))
+        numbered = list(enumerate(tasks))
+        jobs = [(rollout, numbered[part::parts], group_size, stage, seed, threads) for part in range(parts)]
+        return [pickle.dumps(job) for job in jobs]
+
+    def play_shares(self, shares: Sequence[bytes]) -> list[TrajectoryGroup]:
+        """Play what ``shares`` made; a process that dies under it is replaced, and plays it anew, once.
+
+        Raises:
+            PlayerLost: it died again, or failed outside of an episode.
+            TooManyFailures: over a fifth of the episodes ended in ``env_error``.
+        """
+        try:
+            groups = self._play_shares(shares)
+        except PlayerLost:
+            if not self._players:
+                raise  # closed on purpose
+            self.close()
+            groups = self._play_shares(shares)
+        refuse_many_failures(groups)
+        return groups
+
+    def _play_shares(self, shares: Sequence[bytes]) -> list[TrajectoryGroup]:
+        self.start()
+        players = self._players[: len(shares)]
+        for player, share in zip(players, shares, strict=True):
+            player.begin_bytes(share)
+        played = [player.finish(lambda _: None) for player in players]
+        return [group for row in zip_longest(*played) for group in row if group is not None]
 
     def collect(
         self,
@@ -104,7 +146,7 @@ class Players:
         torch.set_num_threads(1 if players else threads)
         try:
             for number, player in enumerate(players, start=1):
-                player.begin((rollout, numbered[number::parts], group_size, stage, seed))
+                player.begin((rollout, numbered[number::parts], group_size, stage, seed, 1))
             own = collect_share(
                 rollout, numbered[::parts], group_size, stage=stage, seed=seed, progress=advance
             )
@@ -141,7 +183,7 @@ class _Player:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # for what it does before its first job
         )
         theirs.close()
         self._played: _Played | None = None
@@ -151,6 +193,14 @@ class _Player:
     def begin(self, job: _Job) -> None:
         self._played = None
         self._send(job)
+
+    def begin_bytes(self, job: bytes) -> None:
+        """As ``begin``, with a job that was pickled at its time."""
+        self._played = None
+        try:
+            self._connection.send_bytes(job)
+        except OSError as error:
+            raise self._lost() from error
 
     def take_reports(self, progress: Progress) -> None:
         """Pass on what there is, without waiting."""
@@ -197,7 +247,6 @@ class _Player:
 def _serve(connection: Connection) -> None:
     """Play what is asked for until the other end is gone; its interrupts are not ours."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
     sys.path[:] = connection.recv()
     while True:
         connection.send(_answer(connection.recv(), connection.send))
@@ -206,7 +255,8 @@ def _serve(connection: Connection) -> None:
 
 def _answer(job: _Job, progress: Progress) -> _Played | str:
     """What a job came to, or the traceback."""
-    rollout, numbered, group_size, stage, seed = job
+    rollout, numbered, group_size, stage, seed, threads = job
+    torch.set_num_threads(threads)
     try:
         groups = collect_share(rollout, numbered, group_size, stage=stage, seed=seed, progress=progress)
     except Exception:

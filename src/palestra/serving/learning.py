@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,8 +30,8 @@ from palestra.pipeline.model_parts import (
 from palestra.serving.captured import PART
 from palestra.serving.desk import Desk
 from palestra.store import RunFolder
-from palestra.training import LoopParts, best_checkpoint, save_checkpoint, train_online
-from palestra.types import Task, TrajectoryGroup
+from palestra.training import LoopParts, Sampled, best_checkpoint, save_checkpoint, timed, train_online
+from palestra.types import Task
 
 Result = TypeVar("Result")
 STAGE = "rl"
@@ -69,13 +70,14 @@ def learn(
     config = loaded.config
     critic, controls = make_critic(loaded), make_controls(config)
 
-    def play(
+    def begin(
         version: int, tasks: Sequence[Task], attempts: int, name: str, seed: int
-    ) -> list[TrajectoryGroup]:
-        return _in(loop, partial(desk.gather, config.rl.tasks_per_update, version, name))
+    ) -> Callable[[], Sampled]:
+        gather = partial(desk.gather, config.rl.tasks_per_update, version, name)
+        return partial(timed, partial(_in, loop, gather))
 
     train_online(
-        loop_settings(loaded, STAGE, config.rl.updates),
+        replace(loop_settings(loaded, STAGE, config.rl.updates), ahead=0),  # the program plays when it likes
         LoopParts(
             run=run,
             learner=loaded.rl_learner(),
@@ -86,7 +88,7 @@ def learn(
             critic=critic,
             make_loss=make_loss(config),
             controls=controls,
-            play=play,
+            begin=begin,
             pick_tasks=lambda update: [],
             curriculum=Curriculum(config.curriculum),
             validate=lambda update: {},

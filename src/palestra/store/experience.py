@@ -3,12 +3,11 @@
 The online loop adds an update's groups and asks for those that are fresh enough for the version it trains;
 viewer and detectors read the same shards. An update is written first, as an immutable Parquet file of the run
 folder. The one surprising choice: a hot update is kept as the bytes of its shard and decoded when asked for.
-They are a fraction of the records' size, and what is hot, cold or filled in again on resume cannot differ.
+They are a fraction of the records' size, and what is hot and what is cold cannot differ.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -28,8 +27,8 @@ class _HotUpdate:
     """Its Parquet file."""
     versions: tuple[int, ...]
     """The oldest policy version in each group."""
-    offered: bool
-    """Whether the learner was offered it: a group that grows too old after that is no loss."""
+    given: bool
+    """Whether the learner had it."""
 
 
 class ExperienceStore:
@@ -56,7 +55,7 @@ class ExperienceStore:
         hot_updates: int = 2,
         after_update: int = 0,
     ) -> None:
-        """Start a stage, or go on with it: the hot buffer is filled from the newest shards.
+        """Start a stage, or go on with it: what it learned from before is read on demand.
 
         Args:
             run: the run folder that holds the shards.
@@ -64,26 +63,20 @@ class ExperienceStore:
             max_policy_lag: how many policy versions older than the one that learns a group may be; 0 is
                 on-policy.
             hot_updates: most updates in memory.
-            after_update: the update that the loaded checkpoint was taken after; 0 at the start of a stage. A
-                torn or missing shard among the hot ones is named in a warning and skipped.
+            after_update: the update that the loaded checkpoint was taken after; 0 at the start of a stage.
 
         Raises:
-            ConfigError: if the hot buffer cannot serve the lag.
+            ConfigError: if the lag is negative, or no update may be hot.
         """
-        if not 0 <= max_policy_lag < hot_updates:
+        if max_policy_lag < 0 or hot_updates < 1:
             raise ConfigError(
-                f"max_policy_lag is {max_policy_lag}, but the hot buffer of {hot_updates} updates serves "
-                f"lags from 0 to {hot_updates - 1}"
+                f"max_policy_lag is {max_policy_lag} and hot_updates {hot_updates}: a lag is at least 0, "
+                "and at least one update is hot"
             )
         self._run, self._stage = run, stage
         self._max_policy_lag, self._hot_updates = max_policy_lag, hot_updates
         self._last, self._stale = after_update, 0
         self._hot: dict[int, _HotUpdate] = {}
-        for update in range(max(1, after_update - hot_updates + 1), after_update + 1):
-            try:
-                self._keep(update, self.read(update), offered=True)
-            except StoreError as error:
-                warnings.warn(f"skipped: {error}", stacklevel=2)
 
     def add(self, update: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Write the groups of an update to its shard, then keep it hot; the oldest goes cold.
@@ -99,23 +92,22 @@ class ExperienceStore:
             )
         self._run.write_groups(self._stage, f"update-{update}", groups)
         self._last = update
-        self._keep(update, groups, offered=False)
+        self._keep(update, groups)
 
     def fresh(self, version: int) -> list[TrajectoryGroup]:
-        """Hot groups with no attempt over ``max_policy_lag`` versions older than ``version``, oldest first.
+        """Hot groups not given before, no attempt over ``max_policy_lag`` versions older than ``version``.
 
-        Any other is left out whole. One that is too old when it is first asked for was played for nothing and
-        counts in ``experience/stale``.
+        Any other is left out whole: it was played for nothing and counts in ``experience/stale``.
         """
         self._stale = 0
         groups: list[TrajectoryGroup] = []
         for update, hot in self._hot.items():
+            if hot.given:
+                continue
+            hot.given = True
             fresh = [version - oldest <= self._max_policy_lag for oldest in hot.versions]
-            if any(fresh):
-                groups += compress(self.read(update), fresh)
-            if not hot.offered:
-                self._stale += fresh.count(False)
-                hot.offered = True
+            groups += compress(self.read(update), fresh)
+            self._stale += fresh.count(False)
         return groups
 
     def read(self, update: int) -> list[TrajectoryGroup]:
@@ -140,9 +132,9 @@ class ExperienceStore:
         """How many updates are in memory, and the groups that the last ``fresh`` lost to age."""
         return {"experience/hot_updates": len(self._hot), "experience/stale": self._stale}
 
-    def _keep(self, update: int, groups: Sequence[TrajectoryGroup], *, offered: bool) -> None:
+    def _keep(self, update: int, groups: Sequence[TrajectoryGroup]) -> None:
         versions = tuple(min(each.policy_version for each in group.trajectories) for group in groups)
-        self._hot[update] = _HotUpdate(read_shard(self._path(update)), versions, offered)
+        self._hot[update] = _HotUpdate(read_shard(self._path(update)), versions, given=False)
         if len(self._hot) > self._hot_updates:
             del self._hot[next(iter(self._hot))]
 

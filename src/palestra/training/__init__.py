@@ -14,6 +14,7 @@ from palestra.training.advantages import (
     turn_leave_one_out,
 )
 from palestra.training.aggregation import Aggregation, row_weights
+from palestra.training.ahead import timed
 from palestra.training.algorithms import ALGORITHMS, Algorithm, find_algorithm, make_surrogate
 from palestra.training.batch import MicroBatch, make_micro_batches
 from palestra.training.checkpoint import (
@@ -44,7 +45,7 @@ from palestra.training.dpo import DpoSettings, dpo_learner, dpo_update, log_like
 from palestra.training.kl_reward import subtract_kl
 from palestra.training.learner import Learner, OptimizerName
 from palestra.training.loop import advantage_segments, train_online
-from palestra.training.loop_parts import LoopParts, LoopSettings, RowMaker
+from palestra.training.loop_parts import Begin, LoopParts, LoopSettings, RowMaker, Sampled
 from palestra.training.losses import (
     LossFunction,
     TokenTerms,
@@ -95,6 +96,7 @@ __all__ = [
     "LAMBDA_WINDOW",
     "Aggregation",
     "Algorithm",
+    "Begin",
     "Controls",
     "Credit",
     "CreditUnit",
@@ -114,6 +116,7 @@ __all__ = [
     "RewardModel",
     "RewardModelSettings",
     "RowMaker",
+    "Sampled",
     "SftSettings",
     "StoredReward",
     "TokenTerms",
@@ -180,6 +183,7 @@ __all__ = [
     "subtract_kl",
     "summarize_groups",
     "supervised_share",
+    "timed",
     "tokenize_trajectory",
     "train_online",
     "turn_leave_one_out",

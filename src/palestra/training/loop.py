@@ -1,7 +1,7 @@
 """Online reinforcement learning on one page: tasks -> trajectories -> advantages -> update -> new policy.
 
-The policy is frozen while a batch is collected, and strictly on-policy unless ``max_policy_lag`` lets it
-learn from the batch before as well. Everything an update needs follows from the seed, its number and the
+The policy is frozen while a batch is collected, and strictly on-policy unless ``max_policy_lag`` lets batches
+be sampled ahead, beside the learning. Everything an update needs follows from the seed, its number and the
 checkpoint before it, so a killed run goes on bit for bit.
 """
 
@@ -19,6 +19,7 @@ from palestra.errors import GateFailed, StoreError, TrainingPaused
 from palestra.monitor import GuardAction
 from palestra.store import ExperienceStore
 from palestra.training.advantages import lean
+from palestra.training.ahead import Batch, Batches, is_due, sampling_seed
 from palestra.training.checkpoint import (
     checkpoints,
     keep_checkpoints,
@@ -52,14 +53,15 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
         parts.run,
         settings.stage,
         max_policy_lag=settings.max_policy_lag,
-        hot_updates=settings.max_policy_lag + 1,
+        hot_updates=1,
         after_update=start,
     )
+    batches = Batches(settings, parts, start)
     if parts.guards.may_roll_back and not checkpoints(folder):
         _save(folder, 0, settings, parts, scores_in(parts.validate(0)))
     for update in range(start + 1, settings.updates + 1):
-        groups, metrics = _play_and_learn(update, experience, settings, parts)
-        due = update % settings.checkpoint_every == 0 or update == settings.updates
+        groups, metrics = _play_and_learn(update, batches, experience, settings, parts)
+        due = is_due(update, settings)
         if due:
             parts.engine.weights_changed(settings.first_version + update)
             metrics |= parts.validate(update)
@@ -79,34 +81,39 @@ def train_online(settings: LoopSettings, parts: LoopParts) -> None:
 
 
 def _play_and_learn(
-    update: int, experience: ExperienceStore, settings: LoopSettings, parts: LoopParts
+    update: int, batches: Batches, experience: ExperienceStore, settings: LoopSettings, parts: LoopParts
 ) -> tuple[list[TrajectoryGroup], dict[str, float]]:
-    """One batch of episodes, stored, and what was learned from it and from earlier ones that are fresh."""
-    began = time.perf_counter()
+    """One batch of episodes, stored, and what was learned from it."""
     version = settings.first_version + update - 1
     parts.engine.weights_changed(version)
-    name = f"{settings.stage}/{update}"
-    groups = parts.play(
-        version, parts.pick_tasks(update), settings.group_size, name, sampling_seed(settings.seed, name)
-    )
-    sampled = time.perf_counter()
+    batch = batches.take(update, version)
+    groups, sampled = batch.sampled.groups, time.perf_counter()
     experience.add(update, groups)
     fresh = experience.fresh(version)
     metrics = summarize_groups(groups) | parts.curriculum.metrics()
+    if settings.max_policy_lag:
+        metrics |= _side_by_side(batch, version) | experience.metrics()
     parts.curriculum.observe(groups)
     segments, credit_metrics = _credited(fresh, settings, parts)
     trained = {segment.trajectory_id for segment in segments}
-    metrics |= {"episodes/trained": len(trained) / sum(len(group.trajectories) for group in fresh)}
+    metrics |= {"episodes/trained": len(trained) / max(1, sum(len(group.trajectories) for group in fresh))}
     metrics |= credit_metrics
     if segments:
         metrics |= _learn(segments, update, settings, parts)
     updated = time.perf_counter()
     return groups, metrics | {
-        "time/rollout": sampled - began,
+        "time/rollout": batch.sampled.seconds,
         "time/update": updated - sampled,
-        "tokens_per_second/rollout": _sampled_tokens(groups) / (sampled - began),
+        "tokens_per_second/rollout": _sampled_tokens(groups) / batch.sampled.seconds,
         "tokens_per_second/update": sum(len(s.ids) for s in segments) / (updated - sampled),
     }
+
+
+def _side_by_side(batch: Batch, version: int) -> dict[str, float]:
+    """Which side waited for the other, and how far behind the sampling weights were."""
+    oldest = min(t.policy_version for group in batch.sampled.groups for t in group.trajectories)
+    waits = {"policy/lag": float(version - oldest), "time/waited_for_batch": batch.waited}
+    return waits if batch.sampled.idle is None else waits | {"time/sampler_idle": batch.sampled.idle}
 
 
 def _change(
@@ -211,11 +218,6 @@ def advantage_segments(
 
 def _sampled_tokens(groups: Sequence[TrajectoryGroup]) -> int:
     return sum(len(turn.action_ids) for g in groups for t in g.trajectories for turn in t.turns)
-
-
-def sampling_seed(seed: int, stage: str) -> int:
-    """The seed of a collection: differs between runs, stages and updates."""
-    return random.Random(f"{seed}:{stage}").getrandbits(40)
 
 
 def learning_rate_at(update: int, settings: LoopSettings) -> float:

@@ -18,15 +18,30 @@ RowMaker = Callable[[Sequence[TrajectoryGroup]], tuple[list[Segment], dict[str, 
 """Scored groups to rows with advantages, and metrics."""
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A collection that was played."""
+
+    groups: list[TrajectoryGroup]
+    seconds: float
+    """Of playing."""
+    idle: float | None
+    """Seconds that what plays had nothing to do before; None where it is what learns, too."""
+
+
+Begin = Callable[[int, Sequence[Task], int, str, int], Callable[[], Sampled]]
+"""Policy version, tasks, attempts at each, name and seed of a collection to what waits for its end."""
+
+
 class WeightedEngine(Protocol):
-    """What the loop needs of an engine; ``play`` samples from it."""
+    """What the loop needs of an engine; what ``begin`` begins samples from it."""
 
     def weights_changed(self, policy_version: int) -> None:
         """Told before each collection which version of the weights it is to sample from."""
 
 
 class Curriculum(Protocol):
-    """What the loop needs of a curriculum; ``pick_tasks`` and ``play`` read it."""
+    """What the loop needs of a curriculum; ``pick_tasks`` and ``begin`` read it."""
 
     def metrics(self) -> dict[str, float]:
         """Where it stands, for an update's row."""
@@ -64,6 +79,8 @@ class LoopSettings:
     """Whether the learner works out its own log-probabilities before the first step, to weigh a mismatch."""
     max_policy_lag: int
     """Policy versions by which an episode may be older than the policy that learns from it."""
+    ahead: int
+    """Batches that are begun before the update that comes first, so that sampling goes on beside learning."""
     checkpoint_every: int
     seed: int
 
@@ -85,8 +102,7 @@ class LoopParts:
     make_loss: Callable[[float, float], LossFunction]
     """Weights of KL and entropy to the loss."""
     controls: Controls
-    play: Callable[[int, Sequence[Task], int, str, int], list[TrajectoryGroup]]
-    """Policy version, tasks, attempts at each, name and seed of a collection to its scored groups."""
+    begin: Begin
     pick_tasks: Callable[[int], list[Task]]
     """Update number to its tasks."""
     curriculum: Curriculum
