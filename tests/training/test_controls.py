@@ -33,6 +33,7 @@ SETTINGS = LoopSettings(
     kl_in_reward=False,
     recompute=False,
     max_policy_lag=0,
+    ahead=0,
     checkpoint_every=1,
     seed=0,
 )
