@@ -25,6 +25,8 @@ from palestra.envs.forking import DIED, END, Forked, ForkHost
 from palestra.envs.sandbox_child import system_call_filter
 from palestra.errors import ConfigError
 
+_DEEPEST = 50
+"""Lists in lists, of a value that comes back."""
 Call = tuple[str, Sequence[Any]]
 """A function's name and its arguments, all of JSON's types."""
 
@@ -134,13 +136,20 @@ def _understood_one(told: Any) -> Called:
     match told:
         case ["value", str(text)]:
             try:
-                return Called(json.loads(text))
+                value = json.loads(text)
             except (ValueError, RecursionError):
                 return Called(failed="no answer")
+            return Called(value) if _is_shallow(value, _DEEPEST) else Called(failed="no answer")
         case ["raised", str(name), int(line)]:
             known = re.fullmatch(r"[A-Za-z_]{1,40}", name)
             return Called(failed=name if known else "an error", line=min(max(line, 0), 10**6))
     return Called(failed="no answer")
+
+
+def _is_shallow(value: Any, most: int) -> bool:
+    """Whether a value is nested at most so deep, so that whoever compares it need not fear it."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most > 0 and all(_is_shallow(each, most - 1) for each in inside)
 
 
 _BARE = """

@@ -54,7 +54,7 @@ class CodeRepair(ToolEnv[Project]):
         for file in wrong:
             if file not in state.read:
                 yield call("read", file=file)
-            yield from changes(file, list(state.files[file]), state.right[file])
+            yield from changes(file, list(state.files[file]), state.right(file))
             yield call("run_tests")
         yield call("submit")
 
@@ -85,8 +85,7 @@ class CodeRepair(ToolEnv[Project]):
     def list_files(self) -> str:
         """Files and their functions."""
         self.state.listed = True
-        at = {place: name for name, place in self.state.homes.items()}
-        return "files: " + ", ".join(f"{file} {at[file]}" for file in self.state.files)
+        return "files: " + ", ".join(f"{file} {name}" for file, name in self.state.functions.items())
 
     @tool
     def read(self, file: str) -> str:

@@ -1,8 +1,8 @@
-"""Small functions with tests, and bugs in them that the tests catch: what ``code_repair`` draws from.
+"""Small functions and their tests, and which tests somebody's code for a function fails.
 
 The functions stand in ``code_repair.txt``, each under its contract and above its tests. The surprising
-choice: bugs are found out when a task is drawn, by running every test of the function in the sandbox, so no
-list of them can go out of date.
+choice: code that we wrote runs once with all tests, anybody else's only with those that are asked for, or it
+could tell in one test what it saw in another.
 """
 
 import ast
@@ -10,12 +10,10 @@ import json
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 from palestra.envs import Called, call_sandboxed
 from palestra.envs.builtin.mutations import mutants
-from palestra.errors import WorldError
 
 _FILE = Path(__file__).with_name("code_repair.txt")
 
@@ -65,52 +63,44 @@ def _function(block: str) -> Function:
     name = lines[1].removeprefix("def ").partition("(")[0]
     written = [each for line in lines if line.startswith("> ") for each in line[2:].split(" | ")]
     pairs = [each.split(" -> ") for each in written]
+    read = ast.literal_eval
     return Function(
         name,
         source,
         tuple(
-            Example(f"{name}({given})", name, list(ast.literal_eval(f"({given},)")), ast.literal_eval(wanted))
-            for given, wanted in pairs
+            Example(f"{name}({got})", name, list(read(f"({got},)")), read(wanted)) for got, wanted in pairs
         ),
     )
 
 
-def failures(source: str, examples: Sequence[Example]) -> list[Failure]:
-    """The tests that ``source`` fails. It runs in the sandbox and is never told what is wanted."""
-    called = _called(source, json.dumps([[each.function, each.given] for each in examples]))
-    pairs = zip(examples, called, strict=True)
-    return [Failure(each, got) for each, got in pairs if got.failed or _unlike(got.value, each.wanted)]
+@cache
+def examples() -> dict[str, Example]:
+    """All tests by their text."""
+    return {each.text: each for function in functions().values() for each in function.examples}
 
 
-def draw_bug(rng: Random, kind: str, function: Function) -> tuple[str, list[Example], list[Example]] | None:
-    """A bug of a kind in a function, if it has one that can be caught.
+def failures(name: str, source: str, asked: Sequence[str]) -> list[Failure]:
+    """The tests that a function fails as ``source`` has it.
 
-    Returns:
-        The source with the bug, three visible tests and the hidden ones; some of both fail.
+    It runs in the sandbox and is never told what is wanted. Code of somebody else's runs with the tests
+    that are asked for and no others.
     """
-    bugs = [each.source for each in mutants(function.source) if each.kind == kind]
-    for source in rng.sample(bugs, len(bugs)):
-        failing = [each.example for each in failures(source, function.examples)]
-        if len(failing) > 1:
-            shown, kept = rng.sample(failing, 2)
-            rest = [each for each in function.examples if each not in (shown, kept)]
-            rng.shuffle(rest)
-            return source, rng.sample([shown, *rest[:2]], 3), [kept, *rest[2:]]
-    return None
+    function = functions()[name]
+    batch = function.examples if source in _own(name) else tuple(examples()[text] for text in asked)
+    called = _called(source, json.dumps([[each.function, each.given] for each in batch]))
+    failed = [
+        Failure(each, got)
+        for each, got in zip(batch, called, strict=True)
+        if got.failed or _unlike(got.value, each.wanted)
+    ]
+    return [failure for failure in failed if failure.example.text in asked]
 
 
-def draw_bugs(rng: Random, kind: str, count: int) -> list[tuple[str, list[Example], list[Example]]]:
-    """As ``draw_bug``, in ``count`` different functions.
-
-    Raises:
-        WorldError: there are not so many that can have it.
-    """
-    names = rng.sample(sorted(functions()), len(functions()))
-    drawn = (draw_bug(rng, kind, functions()[name]) for name in names)
-    found = [bug for bug, _ in zip((each for each in drawn if each), range(count), strict=False)]
-    if len(found) < count:
-        raise WorldError(f"only {len(found)} functions of {_FILE.name} can have a bug of kind {kind!r}")
-    return found
+@cache
+def _own(name: str) -> frozenset[str]:
+    """What is known of a function: right, and with each bug."""
+    source = functions()[name].source
+    return frozenset({source, *(each.source for each in mutants(source))})
 
 
 @lru_cache(maxsize=4096)
