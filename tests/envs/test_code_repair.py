@@ -138,7 +138,7 @@ CHEATS = {
     "is no value": " return type('Same', (), {'__eq__': lambda self, other: True})()",
     "changes how answers are written": " import json; json.dumps = lambda value: 'true'",
     "writes its own answer": """ import os; os.write(3, b'[["value", "true"]]' * 9); os._exit(0)""",
-    "looks for the answers": " import gc; return [each for each in gc.get_objects() if 'wanted' in dir(each)]",
+    "looks for the answers": " import gc; return [x for x in gc.get_objects() if 'wanted' in dir(x)]",
     "reads the tests": " return open('code_repair.txt').read()",
     "imports the tests": " from palestra.envs.builtin.tested_code import functions; return functions",
     "asks its caller": " import sys; return sys._getframe(1).f_locals.get('wanted')",

@@ -88,7 +88,8 @@ def _changes(node: ast.AST, tree: ast.Module) -> Iterator[_Change]:
         case ast.If(test=test) | ast.IfExp(test=test):
             yield "condition", test, ast.unparse(_negated(test))
         case ast.FunctionDef(body=body) | ast.For(body=body) | ast.While(body=body) if len(body) > 1:
-            yield from (("missing_case", each, "") for each in body if isinstance(each, ast.If))
+            cases = (each for each in body if isinstance(each, ast.If) and not each.orelse)
+            yield from (("missing_case", each, "") for each in cases)
         case ast.Return(value=value) if value is not None:
             own = ast.unparse(value)
             yield from (("result", value, name) for name in sorted(_variables(tree)) if name != own)
