@@ -1,6 +1,7 @@
 """The sandbox: code that wants out or lies comes back as a plain result and leaves nothing behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,14 +37,14 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _nothing_is_left(request):
     run("return 1")
     host = sandbox._host()
     before = host.pid
     yield
-    assert host.pid == before, "the host is gone"
+    assert "broken_off" in request.node.name or host.pid == before, "the host is gone"
     assert host.counts.open == 0
-    assert children(before) == []
+    assert children(host.pid) == []
 
 
 def test_values_come_back_by_value_and_errors_by_name_and_line():
@@ -255,6 +256,27 @@ def test_a_child_of_this_process_has_a_sandbox_of_its_own():
     os.waitpid(pid, 0)
     assert os.read(reader, 100) == b"2 True"
     assert run("return 3") == Called(3)
+
+
+def test_a_run_that_is_broken_off_by_a_signal_leaves_nothing_that_answers_for_it():
+    def alarm(number, frame):
+        raise InterruptedRun
+
+    class InterruptedRun(BaseException):
+        pass
+
+    wait = "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
+    before, old = sandbox._host().pid, signal.signal(signal.SIGALRM, alarm)
+    try:
+        for seconds in (0.001, 0.003, 0.01, 0.2):
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            with pytest.raises(InterruptedRun):
+                run(wait)
+            assert run("return given", seconds) == Called([seconds])
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert sandbox._host().counts.open == 0
+    assert before == sandbox._host().pid or not Path(f"/proc/{before}").exists()
 
 
 def test_the_host_ends_with_the_process_that_started_it():

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -84,15 +84,16 @@ class ForkHost:
             WorldCrashed: the host is gone; the next call starts another.
         """
         ours, theirs = Pipe()
-        with self._lock, theirs:
-            try:
+        try:
+            with self._asking(), theirs:
                 control = self._launched()
                 socket.send_fds(control, [_START], [theirs.fileno()])
                 (pid,) = _NUMBER.unpack(_read(control, _NUMBER.size))
-            except (EOFError, OSError) as error:
-                ours.close()
-                self._drop()
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, EOFError | OSError):
                 raise WorldCrashed(f"the process that forks others is gone: {error!r}") from None
+            raise
         self.counts.started += 1
         self.counts.open += 1
         return Forked(pid, ours)
@@ -101,20 +102,26 @@ class ForkHost:
         """End a process and its group, or bury it; returns its wait status, 0 where nobody knows."""
         process.connection.close()
         self.counts.open -= 1
-        with self._lock:
-            if self._control is None:
-                return 0
-            try:
+        with contextlib.suppress(EOFError, OSError), self._asking():
+            if self._control is not None:
                 self._control.sendall(order + _NUMBER.pack(process.pid))
                 return int(_NUMBER.unpack(_read(self._control, _NUMBER.size))[0])
-            except (EOFError, OSError):
-                self._drop()
-                return 0
+        return 0
 
     def close(self) -> None:
         """End the host, and with it all that it forked."""
         with self._lock:
             self._drop()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """One question at a time. One that is broken off, by a signal too, leaves no host in doubt."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                self._drop()
+                raise
 
     def _launched(self) -> socket.socket:
         if self._control is not None and self._owner == os.getpid():

@@ -39,7 +39,7 @@ class SandboxLimits:
     """Bytecodes that one call may run: stops endless loops alike on every machine."""
     cpu_seconds: int = 1
     """CPU time of the whole run, for loops that are no bytecode of the code's own."""
-    seconds: float = 10.0
+    seconds: float = 5.0
     """Wall time of the whole run."""
     memory_mb: int = 256
     """Address space, in MiB."""
