@@ -21,7 +21,7 @@ from palestra.envs import make_env
 from palestra.rewards import Rubric
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "audit.md"
-SOUND = ("orders", "meeting_room", "alerts")
+SOUND = ("orders", "meeting_room", "alerts", "code_repair")
 BROKEN = ("PaidRepetition", "GuessableVerdict", "TellingErrors", "SeedIgnored", "Unsolvable")
 SEARCHES = 20
 

@@ -42,7 +42,7 @@ def found(result) -> dict[str, str]:
     return {finding.check: finding.severity for finding in result.findings}
 
 
-@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts"])
+@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair"])
 def test_nothing_is_found_in_a_builtin_world_and_it_takes_seconds(name):
     result = audit(lambda: make_env(name), name, elsewhere=(name, {}))
     assert result.findings == ()

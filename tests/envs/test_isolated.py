@@ -55,7 +55,7 @@ def gone(pid):
     return False
 
 
-@pytest.mark.parametrize("name", ["orders", "alerts"])
+@pytest.mark.parametrize("name", ["orders", "alerts", "code_repair"])
 @pytest.mark.parametrize("script", [oracle_script, random_script, NoisyTeacher(0.2, 0.2, 0.2)])
 def test_an_isolated_episode_is_the_episode(name, script):
     policy = ScriptedPolicy("p", script)

@@ -9,15 +9,18 @@ from palestra.envs.casework import Case, CaseEnv, Plan, call, key
 from palestra.envs.checks import check_env
 from palestra.envs.conversation import ScriptedTurn, play, run_oracle
 from palestra.envs.faults import FAULT_KINDS, FaultKind, FaultSchedule, possible_faults
+from palestra.envs.forking import ProcessCounts
 from palestra.envs.hashing import state_hash
-from palestra.envs.isolated import IsolatedWorld, IsolatedWorlds, ProcessCounts
+from palestra.envs.isolated import IsolatedWorld, IsolatedWorlds
 from palestra.envs.registry import list_envs, make_env
+from palestra.envs.sandbox import Called, SandboxLimits, call_sandboxed
 from palestra.envs.spaces import UnicodeText
 from palestra.envs.toolenv import ToolEnv
 from palestra.envs.tools import ToolError, tool
 
 __all__ = [
     "FAULT_KINDS",
+    "Called",
     "Case",
     "CaseEnv",
     "FaultKind",
@@ -26,11 +29,13 @@ __all__ = [
     "IsolatedWorlds",
     "Plan",
     "ProcessCounts",
+    "SandboxLimits",
     "ScriptedTurn",
     "ToolEnv",
     "ToolError",
     "UnicodeText",
     "call",
+    "call_sandboxed",
     "check_env",
     "key",
     "list_envs",

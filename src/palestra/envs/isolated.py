@@ -8,35 +8,18 @@ that has loaded the world's code (``world_host.py``); there is no pool whose mem
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import pickle
 import signal
-import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from typing import Any
 
-from palestra.envs.world_host import DIED, END, NUMBER, START, Hosted, read
+from palestra.envs.forking import DIED, END, Forked, ForkHost, ProcessCounts
+from palestra.envs.world_host import Hosted
 from palestra.errors import ConfigError, WorldCrashed, WorldError
 from palestra.types import ToolCall, ToolSpec
-
-
-@dataclass
-class ProcessCounts:
-    """What became of the processes of a world, in this process."""
-
-    started: int = 0
-    open: int = 0
-    """Of these, not ended; 0 once all episodes are over, or something leaks."""
-    died: int = 0
-    """By themselves."""
-    stopped: int = 0
-    """Because they did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +54,14 @@ class IsolatedWorlds:
         return self._host.pid
 
     @property
-    def _host(self) -> _Host:
+    def _host(self) -> ForkHost:
         packed = pickle.dumps(Hosted(self.name, dict(self.options), self.memory_mb))
         if packed not in _HOSTS:
-            _HOSTS[packed] = _Host(packed)
+            _HOSTS[packed] = ForkHost(
+                [sys.executable, "-c", _HOST],
+                pickle.dumps((sys.path, packed)),
+                {**os.environ, "OMP_NUM_THREADS": "1"},
+            )
         return _HOSTS[packed]
 
 
@@ -88,10 +75,10 @@ class IsolatedWorld:
     state = None
     """Lives in the other process; ``oracle`` looks at it there."""
 
-    def __init__(self, host: _Host, step_seconds: float) -> None:
+    def __init__(self, host: ForkHost, step_seconds: float) -> None:
         """No process yet."""
         self._host, self._seconds = host, step_seconds
-        self._process: _Process | None = None
+        self._process: Forked | None = None
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -162,7 +149,7 @@ class IsolatedWorld:
             raise self._late(verb)
         return self._take(process, verb)
 
-    def _ask(self, verb: str, arguments: tuple[Any, ...]) -> _Process:
+    def _ask(self, verb: str, arguments: tuple[Any, ...]) -> Forked:
         if self._process is None:
             raise WorldError("the episode is not started, or its process is gone; call reset")
         try:
@@ -171,7 +158,7 @@ class IsolatedWorld:
             raise self._died(verb) from None
         return self._process
 
-    def _take(self, process: _Process, verb: str) -> Any:
+    def _take(self, process: Forked, verb: str) -> Any:
         try:
             kind, value = process.connection.recv()
         except (EOFError, OSError):
@@ -198,94 +185,9 @@ class IsolatedWorld:
         return self._host.end(process, order) if process else 0
 
 
-@dataclass(frozen=True)
-class _Process:
-    pid: int
-    connection: Any
-
-
-class _Host:
-    """This side of the process that forks."""
-
-    def __init__(self, packed: bytes) -> None:
-        self.counts = ProcessCounts()
-        self._packed = packed
-        self._lock = threading.Lock()
-        self._control: socket.socket | None = None
-        self._popen: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._popen.pid if self._popen else None
-
-    def start(self) -> _Process:
-        """Fork a process for an episode.
-
-        Raises:
-            WorldCrashed: the host is gone; the next call starts another.
-        """
-        ours, theirs = Pipe()
-        with self._lock, theirs:
-            try:
-                control = self._control or self._launch()
-                socket.send_fds(control, [START], [theirs.fileno()])
-                (pid,) = NUMBER.unpack(read(control, NUMBER.size))
-            except (EOFError, OSError) as error:
-                ours.close()
-                self._drop()
-                raise WorldCrashed(f"the process that forks worlds is gone: {error!r}") from None
-        self.counts.started += 1
-        self.counts.open += 1
-        return _Process(pid, ours)
-
-    def end(self, process: _Process, order: bytes) -> int:
-        """End an episode's process, or bury it; returns its wait status, 0 where nobody knows."""
-        process.connection.close()
-        self.counts.open -= 1
-        with self._lock:
-            if self._control is None:
-                return 0
-            try:
-                self._control.sendall(order + NUMBER.pack(process.pid))
-                return int(NUMBER.unpack(read(self._control, NUMBER.size))[0])
-            except (EOFError, OSError):
-                self._drop()
-                return 0
-
-    def close(self) -> None:
-        """End the host, and with it all that it forked."""
-        with self._lock:
-            self._drop()
-
-    def _launch(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", _HOST, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        told = pickle.dumps((sys.path, self._packed))
-        ours.sendall(NUMBER.pack(len(told)) + told)
-        self._control = ours
-        return ours
-
-    def _drop(self) -> None:
-        if self._control is not None and self._popen is not None:
-            self._control.close()
-            self._popen.wait()
-        self._control = self._popen = None
-
-
 _HOST = "import sys; from palestra.envs import world_host; world_host.main(int(sys.argv[1]))"
-_HOSTS: dict[bytes, _Host] = {}
+_HOSTS: dict[bytes, ForkHost] = {}
 """One for each world, its options and its limits."""
-
-
-@atexit.register
-def _close_hosts() -> None:
-    for host in _HOSTS.values():
-        host.close()
 
 
 def _told(status: int) -> str:

@@ -27,6 +27,7 @@ ENTRY_POINT_GROUP = "palestra.envs"
 """Packages that ship worlds declare them in this group."""
 _BUILTIN = {
     "alerts": "palestra.envs.builtin.alerts:Alerts",
+    "code_repair": "palestra.envs.builtin.code_repair:CodeRepair",
     "meeting_room": "palestra.envs.builtin.meeting_room:MeetingRoom",
     "orders": "palestra.envs.builtin.orders:Orders",
 }

@@ -57,6 +57,17 @@ _OTHER_WORDS = {
     "policy": "rules",
     "stock": "inventory",
     "payments": "charges",
+    "list": "show",
+    "files": "modules",
+    "file": "module",
+    "read": "open",
+    "run": "start",
+    "tests": "checks",
+    "edit": "change",
+    "insert": "add",
+    "line": "row",
+    "text": "code",
+    "submit": "deliver",
 }
 """Of the parts of a name; a name of other parts gets ``my_`` in front."""
 
@@ -102,9 +113,12 @@ class Surface:
         return self._word.sub(lambda found: self._tools[found[0]], text) if self._word else text
 
     def reply(self, text: str) -> str:
-        """A reply as a table: a line for what it is about, and one for each of its parts."""
+        """A reply as a table: a line for what it is about, and one for each of its parts.
+
+        One that begins with a whole line of its own, such as a file, has no parts and stays.
+        """
         about, colon, rest = text.partition(": ")
-        if not colon:
+        if not colon or "\n" in about:
             return self.text(text)
         return self.text("\n".join([f"[{about}]", *(f"* {part}" for part in rest.split(", "))]))
 

@@ -8,32 +8,22 @@ has touched, and whatever it leaks ends with it.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import resource
 import signal
 import socket
-import struct
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from palestra.envs.forking import greeted, serve
 from palestra.envs.registry import load_env, make_env
 from palestra.errors import PalestraError
 from palestra.types import ToolCall
-
-START, END, DIED = b"s", b"e", b"d"
-"""What the control socket is told: fork for the connection that comes along; end the process named; say how
-one ended by itself."""
-NUMBER = struct.Struct("q")
-"""Process numbers and wait statuses on the control socket."""
-
-
-_DYING = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,84 +84,21 @@ def _serve(connection: Connection, hosted: Hosted) -> None:
         connection.send_bytes(message)
 
 
-def _episode(connection: Connection, hosted: Hosted) -> None:
+def _episode(hosted: Hosted, handle: int) -> None:
     """All of a child's life."""
-    os.setsid()  # so that ending its group ends what it started, too
     if hosted.memory_mb is not None:
         limit = hosted.memory_mb * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with contextlib.suppress(EOFError, OSError):
-        _serve(connection, hosted)
+        _serve(Connection(handle), hosted)
 
 
 def main(handle: int) -> None:
     """Serve the control socket of that number until its other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError), socket.socket(fileno=handle) as control:
-        _host(control)
-
-
-def _host(control: socket.socket) -> None:
-    """Fork and end episodes until the other end is gone, then end those that are left."""
-    (size,) = NUMBER.unpack(read(control, NUMBER.size))
-    sys.path[:], packed = pickle.loads(read(control, size))
-    hosted: Hosted = pickle.loads(packed)
-    with contextlib.suppress(Exception):  # what is wrong with it, an episode says
-        load_env(hosted.name)
-    running: set[int] = set()
-    try:
-        while True:
-            order, handles, _, _ = socket.recv_fds(control, 1, 1)
-            if order == START:
-                pid = os.fork()
-                if pid == 0:
-                    try:
-                        control.close()
-                        _episode(Connection(handles[0]), hosted)
-                    finally:
-                        os._exit(0)
-                os.close(handles[0])
-                running.add(pid)
-                control.sendall(NUMBER.pack(pid))
-            elif order in (END, DIED):
-                (pid,) = NUMBER.unpack(read(control, NUMBER.size))
-                running.discard(pid)
-                control.sendall(NUMBER.pack(_end(pid, _DYING if order == DIED else 0.0)))
-            else:
-                return
-    finally:
-        for pid in running:
-            _end(pid)
-
-
-def _end(pid: int, patience: float = 0.0) -> int:
-    """Kill a child and everything it started; returns its wait status, 0 where it was fine until now.
-
-    One that dies lets go of its connection before it is dead, so it may take some ``patience``, in seconds.
-    """
-    until = time.monotonic() + patience
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    while not ended and time.monotonic() < until:
-        time.sleep(0.001)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # no group yet, or none any more
-        os.killpg(pid, signal.SIGKILL)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return status
-
-
-def read(control: socket.socket, size: int) -> bytes:
-    """Exactly ``size`` bytes.
-
-    Raises:
-        EOFError: the other end is gone.
-    """
-    data = b""
-    while len(data) < size:
-        chunk = control.recv(size - len(data))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return data
+        sys.path[:], packed = pickle.loads(greeted(control))
+        hosted: Hosted = pickle.loads(packed)
+        with contextlib.suppress(Exception):  # what is wrong with it, an episode says
+            load_env(hosted.name)
+        serve(control, partial(_episode, hosted))
