@@ -33,6 +33,7 @@ rl: {{updates: 1, tasks_per_update: 6, group_size: 4, minibatches: 1, learning_r
 mine: {{rounds: 0}}
 evaluation: {{tasks: 6, sampled: false}}
 """
+LIMITS = parse_config(CONFIG).policy
 DPO = DpoOptions(margin=0.1, beta=0.1, epochs=1, pairs_per_update=8, learning_rate=3e-4)
 JUDGE = RewardModelOptions(margin=0.1, held_out=0.3, epochs=2, pairs_per_update=8, learning_rate=1e-3)
 
@@ -81,7 +82,7 @@ def judge(source: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pairs_are_of_training_tasks_and_of_each_attempt_once(source: RunFolder, template, tmp_path: Path):
     run = RunFolder.open(shutil.copytree(source.path, tmp_path / "run"))
-    before = stored_pairs(run, template, 0.1)
+    before = stored_pairs(run, template, LIMITS, 0.1)
     groups = list(run.read_groups("rl"))
     assert any(pair.group_id.startswith("rl/") for pair in before)
     for stage in ("gate", "eval-sft", "demonstrations", "rl-rescored", "mine1-sft"):
@@ -94,14 +95,16 @@ def test_pairs_are_of_training_tasks_and_of_each_attempt_once(source: RunFolder,
             for group in groups
         ]
         run.write_groups(stage, "more", renamed)
-    after = stored_pairs(run, template, 0.1)
+    after = stored_pairs(run, template, LIMITS, 0.1)
     assert [pair.rejected.id for pair in after] == [pair.rejected.id for pair in before]
     assert len({pair.rejected.id for pair in after}) == len(after)
     assert {pair.chosen.task.split for pair in after} == {"train"}
 
 
 def test_a_teacher_s_attempts_get_the_ids_a_policy_would_have_had(source: RunFolder, template):
-    pairs = [pair for pair in stored_pairs(source, template, 0.1) if pair.group_id.startswith("collect/")]
+    pairs = [
+        pair for pair in stored_pairs(source, template, LIMITS, 0.1) if pair.group_id.startswith("collect/")
+    ]
     assert pairs
     for pair in pairs:
         for side in (pair.chosen, pair.rejected):
@@ -115,7 +118,7 @@ def test_a_run_without_pairs_says_why_and_what_to_do(tmp_path: Path, template):
     with pytest.raises(
         GateFailed, match=r"8 groups .* \(stages: collect\) 8 have a single attempt.*--margin"
     ):
-        stored_pairs(run, template, 0.1)
+        stored_pairs(run, template, LIMITS, 0.1)
 
 
 def test_dpo_starts_from_a_copy_that_stands_alone(source: RunFolder, tmp_path: Path):
@@ -193,7 +196,7 @@ def test_an_interrupted_dpo_comes_to_the_same_end(source: RunFolder, tmp_path: P
 
 
 def test_held_out_pairs_share_no_task_with_those_learned_from(source: RunFolder, template):
-    pairs = stored_pairs(source, template, 0.1)
+    pairs = stored_pairs(source, template, LIMITS, 0.1)
     known, held_out = split_by_task(pairs, 0.3, seed=0)
     assert known
     assert held_out

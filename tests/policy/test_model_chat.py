@@ -34,7 +34,7 @@ def test_palestra_s_own_template_keeps_the_contract():
 def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
     said = [("look(12)", "to: Basel"), ('{"a": [1, 2]}', "error: no stamp left"), ("finish()", "done")]
     history, ids = list(PROMPT), template.render(PROMPT)
-    roles = ["user", "assistant"] if template._has_tool is False else ["tool", "assistant"]
+    roles = ["user", "assistant"] if template._plain.has_tool is False else ["tool", "assistant"]
     for action, observation in said:
         ids += template.encode_action(history, action)
         reply = template.render_reply(history, action, Message("tool", observation))
@@ -44,7 +44,7 @@ def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
     system, asked, *rest = [m.content for m in history]
     opening = (
         [{"role": "system", "content": system}, {"role": "user", "content": asked}]
-        if template._has_system
+        if template._plain.has_system
         else [{"role": "user", "content": f"{system}\n\n{asked}"}]
     )
     whole = [*opening, *({"role": roles[1 - n % 2], "content": text} for n, text in enumerate(rest))]
@@ -58,10 +58,11 @@ def test_what_each_family_can_write_is_found_out():
     for family in FAMILIES:
         template = ModelTemplate(make_tokenizer(family))
         end = template.decode([template.end_id] * 2)
-        found[family] = (template._has_system, template._has_tool, template._gap, end)
+        found[family] = (template._plain.has_system, template._plain.has_tool, template._plain.gap, end)
     assert found == {
         "smollm2": (True, False, "", "<|im_end|>"),
         "qwen2.5": (True, True, "", "<|im_end|>"),
+        "qwen3": (True, True, "", "<|im_end|>"),
         "thinking": (True, False, "", "<|im_end|>"),
         "llama3": (True, True, "", "<|eot_id|>"),
         "mistral": (False, False, " ", "</s>"),
@@ -129,7 +130,7 @@ def test_a_template_that_drops_earlier_thinking_breaks_the_prefix_and_the_contex
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "thinking"])
 def test_a_template_that_keeps_thinking_appends(family):
     template = ModelTemplate(make_tokenizer(family))
-    _, turns, engine = converse(template, "<think>hm</think>look(12)", "finish()")
+    _, turns, engine = converse(template, "<think>\nhm\n</think>\n\nlook(12)", "finish()")
     (first, added), (second, _) = turns
     assert second.prompt_ids == ()
     assert engine.prompts[1] == (*engine.prompts[0], *first.ids, *added)

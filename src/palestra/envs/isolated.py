@@ -83,6 +83,8 @@ class IsolatedWorld:
 
     system_prompt = ""
     """Known after ``reset``."""
+    schema_tools: Sequence[ToolSpec] = ()
+    """Known after ``reset``."""
     milestones: Mapping[str, Any] = {}
     """Names only; known after ``reset``."""
     state = None
@@ -105,7 +107,7 @@ class IsolatedWorld:
         await self.close()
         self._process = self._host.start()
         found = await self._answer("reset", seed, options)
-        observation, info, self.system_prompt, names = found
+        observation, info, self.system_prompt, self.schema_tools, names = found
         self.milestones = dict.fromkeys(names)
         return observation, info
 

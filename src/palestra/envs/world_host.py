@@ -56,7 +56,8 @@ class _Actor:
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, ...]:
         observation, info = self._world.reset(seed=seed, options=options)
-        return observation, info, self._world.system_prompt, tuple(self._world.milestones)
+        tools = getattr(self._world, "schema_tools", ())
+        return observation, info, self._world.system_prompt, tools, tuple(self._world.milestones)
 
     def step(self, action: str) -> Any:
         return self._world.step(action)

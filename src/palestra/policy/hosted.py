@@ -1,13 +1,15 @@
 """A policy that is somebody else's: a chat model on a server, asked with messages and read as text.
 
 For evaluation and for demonstrations. It has no token ids, so it is never trained on as it sampled; its
-demonstrations are given the ids that the policy in training would have had.
+demonstrations are given the ids that the policy in training would have had. The surprising choice: it is told
+of the tools as text even where the policy's chat template declares them, for servers that are sent tools
+answer with calls in a form of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palestra.errors import EngineError
@@ -29,8 +31,12 @@ class HostedPolicy:
     version: int = 0
 
     def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> HostedConversation:
-        """Start an episode; world and seed are not looked at."""
-        return HostedConversation(self, prompt, session)
+        """Start an episode; of the world only its text about the tools is looked at, of the seed nothing."""
+        told = [
+            replace(message, content=readable(world.text_prompt), tools=()) if message.tools else message
+            for message in prompt
+        ]
+        return HostedConversation(self, told, session)
 
 
 class HostedConversation:

@@ -1,0 +1,144 @@
+"""Models whose folder lists several ids that end what they generate."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from transformers import GenerationConfig
+
+from palestra.errors import StoreError
+from palestra.policy import Generation, SamplingParams, TokenPolicy
+from palestra.policy.checks import check_template
+from palestra.policy.engine_checks import check_engine
+from palestra.policy.local import LocalEngine
+from palestra.policy.models import load_policy, load_template, save_policy
+from palestra.policy.nano import NANO_FOLDER
+from palestra.types import Facts, Message
+from small_models import write_llama
+
+PROMPT = [Message("system", "Sort."), Message("user", "Letter 12")]
+LISTED = ("<|im_end|>", "<|of_message|>", "<|im_start|>", "r", "nowhere")
+
+
+def list_ends(folder: Path, ids: object) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """It lists its template's end, another, what opens a message, a letter, and an id that there is not."""
+    folder = write_llama(tmp_path_factory.mktemp("llama"), more_special=("<|of_message|>",))
+    known = json.loads((folder / "tokenizer.json").read_text())
+    ids = known["model"]["vocab"] | {token["content"]: token["id"] for token in known["added_tokens"]}
+    list_ends(folder, [ids.get(token, 999_999) for token in LISTED])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return load_policy(folder)
+
+
+def spelled(template, ids) -> list[str]:
+    return template._tokenizer.convert_ids_to_tokens(list(ids))
+
+
+def test_those_count_that_are_control_tokens_and_open_no_message(loaded):
+    _, template = loaded
+    assert spelled(template, template.end_ids) == ["<|im_end|>", "<|of_message|>"]
+    assert template.end_id == template.end_ids[0]
+    check_template(template)
+
+
+def test_the_engine_stops_at_each_and_keeps_the_one_that_was_sampled(loaded):
+    model, template = loaded
+    engine = LocalEngine(model, template.end_ids, slots=64, context_tokens=256)
+    check_engine(engine, template.render(PROMPT), template.end_ids)
+
+    async def many():
+        params = [SamplingParams(64, 1.0, seed) for seed in range(64)]
+        prompt = template.render(PROMPT)
+        return await asyncio.gather(*(engine.generate(prompt, each, str(n)) for n, each in enumerate(params)))
+
+    made = asyncio.run(many())
+    ended = [each for each in made if each.finish_reason == "stop"]
+    assert {each.ids[-1] for each in ended} == set(template.end_ids)
+    assert all(not set(template.end_ids) & set(each.ids[:-1]) for each in made)
+
+
+class Saying:
+    """An engine that samples what it was given."""
+
+    def __init__(self, *actions: tuple[int, ...]):
+        self.actions, self.prompts = list(actions), []
+
+    async def generate(self, prompt_ids, params, session) -> Generation:
+        self.prompts.append(tuple(prompt_ids))
+        ids = self.actions.pop(0)
+        return Generation(ids, (-0.5,) * len(ids), "stop", 0)
+
+    def release(self, session):
+        pass
+
+
+def test_an_action_that_another_token_ended_is_not_ended_twice(loaded):
+    _, template = loaded
+    said = tuple(template.encode_action(PROMPT, "look(12)"))
+    rows = []
+    for end in template.end_ids:
+        engine = Saying((*said, end), (*said, end))
+        conversation = TokenPolicy("p", template, engine, SamplingParams(64)).open(PROMPT, None, 1, "s")
+        sampled = asyncio.run(conversation.act())
+        assert (sampled.text, sampled.ids[-1]) == ("look(12)", end)
+        added = conversation.observe("to: Basel", Facts())
+        assert added[0] not in template.end_ids
+        asyncio.run(conversation.act())
+        rows.append((added, engine.prompts[1]))
+    (one, prompt), (other, other_prompt) = rows
+    assert one == other
+    assert prompt != other_prompt
+    assert len(prompt) == len(other_prompt)
+
+
+def test_what_was_cut_short_gets_the_template_s_end(loaded):
+    _, template = loaded
+    said = tuple(template.encode_action(PROMPT, "look(12)"))
+    conversation = TokenPolicy("p", template, Saying(said), SamplingParams(64)).open(PROMPT, None, 1, "s")
+    asyncio.run(conversation.act())
+    assert conversation.observe("to: Basel", Facts())[0] == template.end_id
+
+
+def test_a_checkpoint_lists_them_for_palestra_and_for_other_tools(loaded, tmp_path: Path):
+    model, template = loaded
+    save_policy(tmp_path, model, template)
+    assert load_template(tmp_path).end_ids == template.end_ids
+    assert GenerationConfig.from_pretrained(tmp_path).eos_token_id == list(template.end_ids)
+
+
+def test_the_template_s_own_end_counts_where_the_folder_lists_only_others(loaded, tmp_path: Path):
+    _, template = loaded
+    write_llama(tmp_path, more_special=("<|of_message|>",))
+    list_ends(tmp_path, template.end_ids[1])
+    assert load_template(tmp_path).end_ids == template.end_ids
+
+
+def test_ids_that_only_the_model_s_configuration_lists_count_too(loaded, tmp_path: Path):
+    _, template = loaded
+    write_llama(tmp_path, more_special=("<|of_message|>",))
+    (tmp_path / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": list(template.end_ids)}))
+    assert load_template(tmp_path).end_ids == template.end_ids
+
+
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path):
+    write_llama(tmp_path)
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(StoreError, match=r"generation_config.json cannot be read"):
+        load_template(tmp_path)
+
+
+def test_palestra_s_own_template_has_one():
+    template = load_template(NANO_FOLDER)
+    assert template.end_ids == (template.end_id,)
