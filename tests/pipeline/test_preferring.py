@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.judging import RewardModelOptions, split_by_task, train_reward_model
-from palestra.pipeline.model_parts import load_judge, load_stage
-from palestra.pipeline.preferring import DpoOptions, start_dpo, stored_pairs
+from palestra.pipeline.model_parts import context_window, load_judge, load_stage
+from palestra.pipeline.preferring import DpoOptions, start_dpo, stored_pairs, with_ids
 from palestra.pipeline.run import create_run, open_run, run_pipeline
 from palestra.pipeline.workshop import Workshop
+from palestra.policy import Transcript
 from palestra.store import RunFolder
-from palestra.training import make_segments
+from palestra.training import make_segments, preference_pairs
+from palestra.types import Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
@@ -111,6 +113,74 @@ def test_a_teacher_s_attempts_get_the_ids_a_policy_would_have_had(source: RunFol
             (row,) = make_segments(side, [1.0] * len(side.turns))
             assert template.decode(side.turns[0].action_ids) == side.turns[0].action
             assert sum(row.action_mask) == sum(len(turn.action_ids) for turn in side.turns)
+
+
+def scripted(turns: int, *, wrong: bool = False) -> Trajectory:
+    """An attempt of a script that looks at letters, the first of which is long, and stamps."""
+    task = Task("post/train/1", "post", "train", 1, "Sort.")
+    looked = [
+        Turn(f"look {n}", f"letter {n} goes to " + "Basel, " * (40 if n == 0 else 4), Facts(tool_name="look"))
+        for n in range(turns)
+    ]
+    last = Turn("stamp 9" if wrong else "stamp 40", "sent", Facts(tool_name="stamp"))
+    prompt = (Message("system", "Sort the post."), Message("user", "Sort."))
+    return Trajectory(
+        f"collect/0/{turns}{'x' if wrong else ''}",
+        task,
+        prompt,
+        (*looked, last),
+        StopReason.terminated,
+        not wrong,
+        reward=0.0 if wrong else 1.0,
+    )
+
+
+@pytest.mark.parametrize("mode", ["full", "window", "summary"])
+def test_a_script_s_attempt_has_the_contexts_that_a_policy_is_shown(template, mode):
+    """Played over again by a policy that says the same, it comes to the same rows."""
+    limits = LIMITS.model_copy(update={"context": mode, "context_tokens": 260, "raw_turns": 1})
+    attempt = scripted(3)
+    (made,) = with_ids(TrajectoryGroup("collect/0", attempt.task, (attempt,)), template, limits).trajectories
+    transcript = Transcript(template, context_window(limits), attempt.prompt)
+    assert made.prompt_ids == tuple(transcript.ids)
+    for turn in made.turns[:-1]:
+        assert turn.prompt_ids == transcript.act(turn.action_ids)
+        assert turn.observation_ids == transcript.observe(turn.action, turn.observation, turn.facts)
+    assert "characters left out]" in template.decode(made.turns[0].observation_ids)
+
+
+@pytest.mark.parametrize("mode", ["window", "summary"])
+def test_attempts_that_the_context_cuts_are_in_no_pair_whoever_made_them(template, mode):
+    limits = LIMITS.model_copy(update={"context": mode, "context_tokens": 260, "raw_turns": 1})
+    attempts = tuple(scripted(turns, wrong=wrong) for turns in (1, 12) for wrong in (False, True))
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, limits)
+    cut = [bool(any(turn.prompt_ids for turn in each.turns)) for each in group.trajectories]
+    assert cut == [False, False, True, True]
+    for each in group.trajectories:
+        for row in make_segments(each, [0.0] * len(each.turns)):
+            assert len(row.ids) <= limits.context_tokens
+    (pair,) = preference_pairs([group], 0.1)
+    assert (pair.chosen.id, pair.rejected.id) == ("collect/0/1", "collect/0/1x")
+
+
+def test_an_attempt_that_no_policy_could_have_played_out_is_in_no_pair(template):
+    limits = LIMITS.model_copy(update={"context_tokens": 260})
+    attempts = tuple(scripted(turns, wrong=wrong) for turns in (1, 12) for wrong in (False, True))
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, limits)
+    assert [bool(each.prompt_ids) for each in group.trajectories] == [True, True, False, False]
+    assert len(preference_pairs([group], 0.1)) == 1
+    short = limits.model_copy(update={"action_tokens": 3})
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, short)
+    assert not any(each.prompt_ids for each in group.trajectories)
+
+
+def test_a_run_whose_attempts_the_context_cuts_says_so(source: RunFolder, template):
+    limits = LIMITS.model_copy(update={"context_tokens": 64, "action_tokens": 8})
+    run = RunFolder.create(source.path.parent / "collected", config_text="", resolved={}, command="")
+    run.write_groups("collect", "attempts", list(source.read_groups("collect")))
+    count = sum(len(group.trajectories) for group in run.read_groups("collect"))
+    with pytest.raises(GateFailed, match=f"{count} attempts are in no pair, as policy.context_tokens cuts"):
+        stored_pairs(run, template, limits, 0.1)
 
 
 def test_a_run_without_pairs_says_why_and_what_to_do(tmp_path: Path, template):
