@@ -19,7 +19,7 @@ from palestra.pipeline.run import create_run, open_run, run_pipeline
 from palestra.pipeline.workshop import Workshop
 from palestra.policy import Transcript
 from palestra.store import RunFolder
-from palestra.training import make_segments, preference_pairs
+from palestra.training import PreferencePair, make_segments, pair_rows, preference_pairs
 from palestra.types import Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 WORLD = Path(__file__).with_name("echo_world.py")
@@ -150,7 +150,7 @@ def test_a_script_s_attempt_has_the_contexts_that_a_policy_is_shown(template, mo
 
 
 @pytest.mark.parametrize("mode", ["window", "summary"])
-def test_attempts_that_the_context_cuts_are_in_no_pair_whoever_made_them(template, mode):
+def test_attempts_whose_context_is_shortened_make_pairs_whose_rows_are_what_a_policy_is_shown(template, mode):
     limits = LIMITS.model_copy(update={"context": mode, "context_tokens": 260, "raw_turns": 1})
     attempts = tuple(scripted(turns, wrong=wrong) for turns in (1, 12) for wrong in (False, True))
     group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, limits)
@@ -159,8 +159,22 @@ def test_attempts_that_the_context_cuts_are_in_no_pair_whoever_made_them(templat
     for each in group.trajectories:
         for row in make_segments(each, [0.0] * len(each.turns)):
             assert len(row.ids) <= limits.context_tokens
-    (pair,) = preference_pairs([group], 0.1)
-    assert (pair.chosen.id, pair.rejected.id) == ("collect/0/1", "collect/0/1x")
+    pairs = preference_pairs([group], 0.1)
+    assert [(pair.chosen.id, pair.rejected.id, pair.turn) for pair in pairs] == [
+        ("collect/0/1", "collect/0/1x", 1),
+        ("collect/0/12", "collect/0/12x", 12),
+    ]
+    (chosen,), (rejected,) = pair_rows(pairs[1])
+    start = chosen.action_mask.index(True)
+    assert chosen.ids[:start] == rejected.ids[:start]
+    assert template.decode(chosen.ids[start:]) == "stamp 40"
+    assert ("earlier turns are not shown" in template.decode(chosen.ids)) == (mode == "window")
+    (early,) = [t for t in group.trajectories if t.id == "collect/0/1"]
+    parts = PreferencePair("collect/0", early, group.trajectories[3], 1)
+    rows = pair_rows(parts)[1]
+    assert len(rows) > 1
+    acted = sum(len(turn.action_ids) for turn in group.trajectories[3].turns[1:])
+    assert sum(sum(row.action_mask) for row in rows) == acted
 
 
 def test_an_attempt_that_no_policy_could_have_played_out_is_in_no_pair(template):
@@ -174,12 +188,12 @@ def test_an_attempt_that_no_policy_could_have_played_out_is_in_no_pair(template)
     assert not any(each.prompt_ids for each in group.trajectories)
 
 
-def test_a_run_whose_attempts_the_context_cuts_says_so(source: RunFolder, template):
+def test_a_run_whose_attempts_fit_no_context_says_so(source: RunFolder, template):
     limits = LIMITS.model_copy(update={"context_tokens": 64, "action_tokens": 8})
     run = RunFolder.create(source.path.parent / "collected", config_text="", resolved={}, command="")
     run.write_groups("collect", "attempts", list(source.read_groups("collect")))
     count = sum(len(group.trajectories) for group in run.read_groups("collect"))
-    with pytest.raises(GateFailed, match=f"{count} attempts are in no pair, as policy.context_tokens cuts"):
+    with pytest.raises(GateFailed, match=f"{count} attempts of scripts are in no pair, as they do not fit"):
         stored_pairs(run, template, limits, 0.1)
 
 

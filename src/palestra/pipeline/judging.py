@@ -28,7 +28,7 @@ from palestra.pipeline.workshop import Workshop
 from palestra.store import check_free, write_folder
 from palestra.training import (
     ABOUT_FILE,
-    PairRows,
+    JudgedPair,
     PreferencePair,
     RewardModel,
     RewardModelSettings,
@@ -143,7 +143,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     return about
 
 
-def _rows(pair: PreferencePair) -> PairRows:
+def _rows(pair: PreferencePair) -> JudgedPair:
     return judged_segment(pair.chosen), judged_segment(pair.rejected)
 
 

@@ -72,8 +72,13 @@ def stored_pairs(run: RunFolder, template: Any, limits: PolicyConfig, margin: fl
     pairs = preference_pairs(groups, margin)
     if not pairs:
         alone = sum(len(group.trajectories) < 2 for group in groups)
-        cut = sum(_is_cut(attempt) for group in groups for attempt in group.trajectories)
-        left_out = f" {cut} attempts are in no pair, as policy.context_tokens cuts them." if cut else ""
+        long = sum(bool(t.turns) and not t.prompt_ids for group in groups for t in group.trajectories)
+        left_out = (
+            f" {long} attempts of scripts are in no pair, as they do not fit policy.context_tokens or "
+            "policy.action_tokens."
+            if long
+            else ""
+        )
         raise GateFailed(
             f"No preference pair in {run.path}: of {len(groups)} groups of training tasks (stages: "
             f"{', '.join(stages) or 'none'}) {alone} have a single attempt, and in the others no attempt is "
@@ -100,11 +105,6 @@ def with_ids(group: TrajectoryGroup, template: Any, limits: PolicyConfig) -> Tra
         return made if fits else trajectory
 
     return TrajectoryGroup(group.id, group.task, tuple(map(tokenized, group.trajectories)))
-
-
-def _is_cut(attempt: Trajectory) -> bool:
-    """Whether an attempt was too long for the context: written anew in it, or without ids."""
-    return bool(attempt.turns) and (not attempt.prompt_ids or any(turn.prompt_ids for turn in attempt.turns))
 
 
 def pairs_text(pairs: Sequence[PreferencePair]) -> str:

@@ -68,6 +68,7 @@ from palestra.training.preferences import (
 )
 from palestra.training.reward_model import (
     ABOUT_FILE,
+    JudgedPair,
     RewardModel,
     RewardModelSettings,
     StoredReward,
@@ -102,6 +103,7 @@ __all__ = [
     "CriticCredit",
     "CriticSettings",
     "DpoSettings",
+    "JudgedPair",
     "Learner",
     "LoopParts",
     "LoopSettings",
