@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from palestra.cli import main
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, StoreError
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.load import check_config
 from palestra.pipeline.model_parts import context_window, load_stage
@@ -124,6 +124,31 @@ def test_tools_that_cannot_be_declared_are_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=message):
         create_run(tmp_path / "new", text, parse_config(text, [change]), "test")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("tokenizer.json", r"tokenizer in .*/model cannot be (loaded|used)"),
+        ("chat_template.jinja", r"tokenizer in .*/model cannot be used.*no chat template.*instruct or chat"),
+    ],
+)
+def test_a_folder_that_cannot_say_how_tools_are_declared_is_refused_before_anything_starts(
+    tmp_path: Path, missing: str, message: str
+):
+    text = config_text(write_llama(tmp_path / "model", declares=True))
+    (tmp_path / "model" / missing).unlink()
+    with pytest.raises((ConfigError, StoreError), match=message):
+        create_run(tmp_path / "new", text, parse_config(text), "test")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_model_whose_template_leaves_tools_out_is_refused_by_name_with_the_remedy(tmp_path: Path):
+    text = config_text(write_llama(tmp_path / "model"))
+    with pytest.raises(
+        ConfigError, match=r"policy\.model=.*/model: .*does not show tools.*world\.tools: text"
+    ):
+        create_run(tmp_path / "new", text, parse_config(text), "test")
 
 
 def test_text_is_what_worlds_had_and_still_have(run: RunFolder):

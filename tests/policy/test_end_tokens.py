@@ -132,6 +132,14 @@ def test_ids_that_only_the_model_s_configuration_lists_count_too(loaded, tmp_pat
     assert load_template(tmp_path).end_ids == template.end_ids
 
 
+@pytest.mark.parametrize("ids", [None, "2", 2.5, {"a": 1}, [], [2.5, None, "x"]])
+def test_what_is_no_id_ends_nothing(tmp_path: Path, ids: object):
+    write_llama(tmp_path)
+    list_ends(tmp_path, ids)
+    template = load_template(tmp_path)
+    assert template.end_ids == (template.end_id,)
+
+
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path):
     write_llama(tmp_path)
     (tmp_path / "generation_config.json").write_text("[")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model_servers import completion, scripted, served
-from palestra.envs import make_env
+from palestra.envs import IsolatedWorlds, make_env
 from palestra.errors import ConfigError, ContextFull, EngineError, TooManyFailures
 from palestra.policy import SamplingParams, TokenPolicy
 from palestra.policy.engine_checks import check_engine
@@ -20,7 +20,7 @@ from palestra.policy.weight_sync import SyncedEngine
 from palestra.rewards import Rubric
 from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
 from palestra.training import Learner, imitation_loss
-from palestra.types import Segment, StopReason
+from palestra.types import Message, Segment, StopReason
 from small_models import write_nano
 
 PROMPT_IDS = [2, 30, 31, 1, 4]
@@ -330,9 +330,12 @@ def test_a_prompt_too_long_for_the_server_ends_the_episode(folder, address):
         ask(engine, prompt=[30] * 1600)
 
 
-def test_a_hosted_model_is_told_of_tools_as_text_where_a_chat_template_would_declare_them():
-    world = make_env("orders", tool_schemas=True, action_format="qwen")
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_hosted_model_is_told_of_tools_as_text_where_a_chat_template_would_declare_them(isolated):
+    options = {"tool_schemas": True, "action_format": "qwen"}
+    world = make_env("orders", **options)
     task, said = world.make_task(1), []
+    played_in = IsolatedWorlds("orders", options)() if isolated else world
 
     def reply(number, body):
         said.append(body)
@@ -340,7 +343,7 @@ def test_a_hosted_model_is_told_of_tools_as_text_where_a_chat_template_would_dec
 
     with scripted(reply) as url:
         hosted = HostedPolicy("hosted", ModelServer(ServerSettings(url)), SamplingParams(8))
-        played = asyncio.run(run_episode(world, task, hosted, Limits(max_turns=1), EpisodeKey("e", 1)))
+        played = asyncio.run(run_episode(played_in, task, hosted, Limits(max_turns=1), EpisodeKey("e", 1)))
     plain = make_env("orders", action_format="qwen")
     plain.reset(options={"task": task})
     assert said[0]["messages"] == [
@@ -349,7 +352,16 @@ def test_a_hosted_model_is_told_of_tools_as_text_where_a_chat_template_would_dec
     ]
     assert "tools" not in said[0]
     assert played.prompt[0].content == world.instructions
+    world.reset(options={"task": task})
     assert played.prompt[0].tools == world.tool_specs
+
+
+def test_a_hosted_model_that_would_not_hear_of_the_tools_is_refused(address):
+    hosted = HostedPolicy("hosted", ModelServer(ServerSettings(address)), SamplingParams(6))
+    world = make_env("orders", tool_schemas=True)
+    world.reset(seed=1)
+    with pytest.raises(ConfigError, match="object has schema_tools and no text_prompt"):
+        hosted.open([Message("system", "Sort.", world.schema_tools)], object(), 1, "s")
 
 
 def test_a_hosted_model_plays_with_messages_and_is_read_as_text(address):

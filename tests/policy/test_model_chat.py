@@ -165,7 +165,18 @@ def test_a_saved_template_is_loaded_as_it_was(template, tmp_path: Path):
             "{% for m in messages if m['role'] == 'user' %}<|im_start|>{{ m['content'] }}{% endfor %}",
             "drops a message",
         ),
-        ("smollm2", "{{ raise_exception('never') }}", "drops a message, or refuses"),
+        (
+            "smollm2",
+            "{{ raise_exception('never') }}",
+            r"drops a message, or refuses.*assistant's \(.*never\)",
+        ),
+        ("smollm2", "{% for m in messages %}", r"drops a message, or refuses.*Unexpected end of template"),
+        (
+            "smollm2",
+            "{{ messages[0].text.strip() }}",
+            r"drops a message, or refuses.*has no attribute 'text'",
+        ),
+        ("smollm2", {"rag": FAMILIES["smollm2"][2]}, "several chat templates and none called default"),
     ],
 )
 def test_a_template_that_cannot_hold_an_agent_s_episode_is_refused(family, chat_template, message):

@@ -40,6 +40,7 @@ TURNS = [
     (ToolCall("stamp", {"value": 40}), "error: no stamp left"),
     (ToolCall("look", {"letter": 'of "Zürich"'}), "done"),
 ]
+QWEN = FAMILIES["qwen2.5"][2]
 DECLARING = ["qwen2.5", "qwen3", "llama3"]
 
 
@@ -149,6 +150,25 @@ def test_observations_are_the_user_s_where_a_template_declares_tools_and_drops_t
     assert "user\nto: Basel" in template.decode(reply)
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "{{ raise_exception('no such role') if m['role'] == 'tool' }}",
+        "{{ raise_exception('which call?') if m['role'] == 'tool' and not m['tool_call_id'] }}",
+        "{{ m['content']['output'].strip() if m['role'] == 'tool' }}",
+        "{{ raise_exception('answers no call') "
+        "if m['role'] == 'tool' and not messages[loop.index0 - 1]['tool_calls'] }}",
+    ],
+)
+def test_observations_are_the_user_s_where_a_template_that_declares_tools_refuses_them_otherwise(refusal):
+    text = QWEN.replace("{% for m in messages %}", "{% for m in messages %}" + refusal)
+    template = ModelTemplate(make_tokenizer("qwen2.5", text))
+    check_template(template)
+    assert template.schema_form() == SchemaForm("qwen", "user")
+    reply = template.render_reply(PROMPT, "look", Message("tool", "to: Basel"))
+    assert "user\nto: Basel" in template.decode(reply)
+
+
 def test_a_template_of_its_own_for_tools_is_used_where_there_are_tools():
     families = {"default": FAMILIES["smollm2"][2], "tool_use": FAMILIES["qwen2.5"][2]}
     template = ModelTemplate(make_tokenizer("smollm2", families))
@@ -157,9 +177,6 @@ def test_a_template_of_its_own_for_tools_is_used_where_there_are_tools():
     assert template.render(PROMPT) == ModelTemplate(make_tokenizer("qwen2.5")).render(PROMPT)
     plain = [replace(PROMPT[0], tools=()), PROMPT[1]]
     assert template.render(plain) == ModelTemplate(make_tokenizer("smollm2")).render(plain)
-
-
-QWEN = FAMILIES["qwen2.5"][2]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,11 @@ def check_tools(config: RunConfig) -> SchemaForm | None:
     """
     if config.world.tools == "text":
         return None
-    form = load_template(find_model(config.policy.model)).schema_form()
+    template = load_template(find_model(config.policy.model))
+    try:
+        form = template.schema_form()
+    except ConfigError as error:
+        raise ConfigError(f"world.tools=schemas, policy.model={config.policy.model}: {error}") from error
     if form.action_format != config.world.action_format:
         raise ConfigError(
             f"With world.tools=schemas calls are written as the model's chat template asks for them: set "

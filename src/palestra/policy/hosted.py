@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palestra.errors import EngineError
+from palestra.errors import ConfigError, EngineError
 from palestra.policy.base import Sampled
 from palestra.policy.engine import SamplingParams
 from palestra.policy.model_server import ModelServer
@@ -31,12 +31,12 @@ class HostedPolicy:
     version: int = 0
 
     def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> HostedConversation:
-        """Start an episode; of the world only its text about the tools is looked at, of the seed nothing."""
-        told = [
-            replace(message, content=readable(world.text_prompt), tools=()) if message.tools else message
-            for message in prompt
-        ]
-        return HostedConversation(self, told, session)
+        """Start an episode; of the world only its text about the tools is looked at, of the seed nothing.
+
+        Raises:
+            ConfigError: the world has tools for a chat template to declare, and no text about them.
+        """
+        return HostedConversation(self, [_as_text(message, world) for message in prompt], session)
 
 
 class HostedConversation:
@@ -86,3 +86,16 @@ class HostedConversation:
     def close(self) -> tuple[int, ...]:
         """Nothing is kept."""
         return ()
+
+
+def _as_text(message: Message, world: Any) -> Message:
+    """The message without tools, whose text describes them."""
+    if not message.tools:
+        return message
+    text = getattr(world, "text_prompt", "")
+    if not text:
+        raise ConfigError(
+            f"{type(world).__name__} has schema_tools and no text_prompt, and a hosted model is told of "
+            "tools as text. Give it a text_prompt that describes them."
+        )
+    return replace(message, content=readable(text), tools=())

@@ -29,6 +29,7 @@ from palestra.policy.smollm2 import smollm2_folder
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is fetched of a hub model: weights in one format, configuration and tokenizer."""
+_TOKENIZER_FILES = "A Hugging Face model needs its tokenizer.json and its tokenizer_config.json."
 
 _NAME_A_FOLDER = "Name a checkpoint of a run, or a folder of a Hugging Face causal language model."
 
@@ -99,12 +100,16 @@ def load_template(folder: Path) -> ChatTemplate:
     try:
         if not (folder / "tokenizer_config.json").exists():
             return RoleTokenTemplate(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except ConfigError:
+        return ModelTemplate(AutoTokenizer.from_pretrained(folder), _listed_ends(folder))
+    except ConfigError as error:
+        missing = "" if (folder / "tokenizer_config.json").exists() else f" {_TOKENIZER_FILES}"
+        raise ConfigError(f"The tokenizer in {folder} cannot be used. {error}{missing}") from error
+    except StoreError:
         raise
     except Exception as error:  # as above
-        raise StoreError(f"The tokenizer in {folder} cannot be loaded: {error}") from error
-    return ModelTemplate(tokenizer, _listed_ends(folder))
+        raise StoreError(
+            f"The tokenizer in {folder} cannot be loaded: {error}. {_TOKENIZER_FILES}"
+        ) from error
 
 
 def _listed_ends(folder: Path) -> list[int]:
@@ -121,7 +126,8 @@ def _listed_ends(folder: Path) -> list[int]:
         except (OSError, ValueError, AttributeError) as error:
             raise StoreError(f"{path} cannot be read: {error}") from error
         if listed is not None:
-            return [listed] if isinstance(listed, int) else [each for each in listed if isinstance(each, int)]
+            several = listed if isinstance(listed, list) else [listed]
+            return [each for each in several if isinstance(each, int)]
     return []
 
 

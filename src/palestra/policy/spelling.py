@@ -58,7 +58,7 @@ class Spelling:
         self._spelled = any_of(
             [t.content for t in added if t.special or (t.content.strip() and t.content in self._source)]
         )
-        self._empty = ""
+        self._empty, self._refusal = "", ""
         if declares:
             self._check_declares()
         self.has_system = self._shows(["system", "user"], [_SYSTEM, _ASKED])
@@ -69,7 +69,8 @@ class Spelling:
         if not self.has_tool and not self._shows(["user", "assistant", "user"], contents):
             raise ConfigError(
                 "The model's chat template drops a message, or refuses a user's message after the "
-                "assistant's: an agent's observations cannot be written in it. Take another model."
+                f"assistant's{self._refusal}: an agent's observations cannot be written in it. Take another "
+                "model, or give its tokenizer another chat template."
             )
         self.has_system = self.has_system and self._keeps_system()
         if declares:
@@ -188,7 +189,8 @@ class Spelling:
             raise ConfigError(
                 "The model's chat template does not write an assistant's message as its generation prompt "
                 "begins it, or ends it without a control token, so no action could be told from the rest: "
-                f"{before[-60:]!r} and then {after[len(before) :][:60]!r}"
+                f"{before[-60:]!r} and then {after[len(before) :][:60]!r}. Take another model, or give its "
+                "tokenizer another chat template."
             )
         return gap, ids
 
@@ -206,7 +208,8 @@ class Spelling:
         said = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
         try:
             text = self._apply(said)
-        except Exception:  # as above
+        except Exception as error:  # as above
+            self._refusal = f" ({error})"
             return False
         return all(content in text for content in contents)
 
@@ -257,7 +260,9 @@ def _source_of(tokenizer: Any, declares: bool) -> str:
     try:
         return _DATE_MACRO + str(tokenizer.get_chat_template(tools=[{}] if declares else None))
     except ValueError as error:
-        raise ConfigError(f"The model's tokenizer has no chat template to choose: {error}") from error
+        raise ConfigError(
+            f"The model's tokenizer has several chat templates and none called default: {error}. Name one so."
+        ) from error
 
 
 def any_of(tokens: Sequence[str]) -> re.Pattern[str]:
