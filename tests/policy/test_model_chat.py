@@ -13,7 +13,8 @@ from palestra.policy.checks import check_template
 from palestra.policy.model_chat import ModelTemplate
 from palestra.policy.models import load_template
 from palestra.policy.nano import NANO_FOLDER
-from palestra.types import Facts, Message
+from palestra.training import pair_rows, preference_pairs, tokenize_trajectory
+from palestra.types import Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 PROMPT = [Message("system", "Sort the post."), Message("user", "Letter 12")]
 
@@ -77,6 +78,50 @@ def test_a_system_prompt_without_a_role_of_its_own_opens_the_first_message():
     assert template.decode(template.render(PROMPT)) == (
         "<bos><start_of_turn>user\nSort the post.\n\nLetter 12<end_of_turn>\n<start_of_turn>model\n"
     )
+
+
+@pytest.mark.parametrize("family", ["smollm2", "qwen2.5"])
+def test_a_system_prompt_that_a_template_has_of_its_own_gives_way_to_the_world_s(family):
+    template = ModelTemplate(make_tokenizer(family))
+    said, asked = template.decode(template.render(PROMPT)), template.decode(template.render(PROMPT[1:]))
+    assert "Be helpful." not in said
+    assert said.count("system\n") == asked.count("system\nBe helpful.") == 1
+    turns = [Message("assistant", "look(12)"), Message("tool", "to: Basel")]
+    added = template.render_reply(PROMPT[1:], "look(12)", turns[1])
+    assert "system" not in template.decode(added)
+    ids = [*template.render(PROMPT[1:]), *template.encode_action(PROMPT[1:], "look(12)"), *added]
+    assert ids == template.render([*PROMPT[1:], *turns])
+
+
+@pytest.mark.parametrize(
+    ("family", "start"), [("llama3", "<|begin_of_text|>"), ("mistral", "<s>"), ("gemma", "<bos>")]
+)
+def test_what_opens_a_text_comes_once_and_never_inside_a_side_of_a_preference_pair(family, start):
+    template = ModelTemplate(make_tokenizer(family))
+    (opening,) = template._tokenizer.convert_tokens_to_ids([start])
+    task = Task("post/train/1", "post", "train", 1, "Sort.")
+    attempts = [
+        tokenize_trajectory(
+            Trajectory(
+                name,
+                task,
+                tuple(PROMPT),
+                (Turn("look(12)", "to: Basel", Facts()), Turn(last, "", Facts())),
+                StopReason.terminated,
+                name == "solved",
+                reward=float(name == "solved"),
+            ),
+            template,
+        )
+        for name, last in (("solved", "stamp(40)"), ("failed", "stamp(90)"))
+    ]
+    (pair,) = preference_pairs([TrajectoryGroup("collect/0", task, tuple(attempts))], 0.1)
+    for (row,) in pair_rows(pair):
+        assert row.ids.count(opening) == 1
+        assert row.ids[0] == opening
+        said = [token for token, counts in zip(row.ids, row.action_mask, strict=True) if counts]
+        assert template.decode(said).strip() in ("stamp(40)", "stamp(90)")
+        assert said[-1] == template.end_id
 
 
 def test_white_space_around_an_action_breaks_no_prefix(template):
