@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
+from model_servers import completion, scripted
+from palestra.cli.masking import _drifted
 from palestra.errors import StoreError
+from palestra.pipeline import parse_config
+from palestra.pipeline.model_parts import load_start
 from palestra.policy import Generation, SamplingParams, TokenPolicy
 from palestra.policy.checks import check_template
 from palestra.policy.engine_checks import check_engine
 from palestra.policy.local import LocalEngine
+from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.models import load_policy, load_template, save_policy
 from palestra.policy.nano import NANO_FOLDER
-from palestra.types import Facts, Message
+from palestra.policy.weight_sync import SyncedEngine
+from palestra.serving.captured import CapturedEpisode
+from palestra.types import Facts, Message, StopReason, Task, Trajectory, Turn
 from small_models import write_llama
 
 PROMPT = [Message("system", "Sort."), Message("user", "Letter 12")]
@@ -107,6 +114,72 @@ def test_what_was_cut_short_gets_the_template_s_end(loaded):
     conversation = TokenPolicy("p", template, Saying(said), SamplingParams(64)).open(PROMPT, None, 1, "s")
     asyncio.run(conversation.act())
     assert conversation.observe("to: Basel", Facts())[0] == template.end_id
+
+
+def test_the_engines_of_a_run_stop_at_each(folder, loaded):
+    _, template = loaded
+    start = load_start(parse_config("{}", [f"policy.model={folder}"]))
+    check_engine(start.engine, template.render(PROMPT), template.end_ids)
+
+    async def many():
+        params = [SamplingParams(64, 1.0, seed) for seed in range(32)]
+        prompt = template.render(PROMPT)
+        return await asyncio.gather(
+            *(start.engine.generate(prompt, each, str(n)) for n, each in enumerate(params))
+        )
+
+    ended = {made.ids[-1] for made in asyncio.run(many()) if made.finish_reason == "stop"}
+    assert ended == set(template.end_ids)
+
+
+def test_a_server_that_follows_the_weights_is_told_each(loaded):
+    model, template = loaded
+    local, asked = LocalEngine(model, template.end_ids), []
+
+    def reply(number, body):
+        if "prompt" not in body:
+            return 200, {}
+        asked.append(body["stop_token_ids"])
+        params = SamplingParams(body["max_tokens"], body["temperature"], number)
+        made = asyncio.run(local.generate(body["prompt"], params, str(number)))
+        return 200, completion(list(made.ids), list(made.logprobs))
+
+    with scripted(reply) as url:
+        server = ModelServer(ServerSettings(url, requests_at_once=1))
+        SyncedEngine(server, model, template, temperature=1.0, version=0)
+    assert asked
+    assert all(stops == list(template.end_ids) for stops in asked)
+
+
+def test_an_episode_of_a_program_goes_on_behind_either(loaded):
+    _, template = loaded
+    said, seen = Message("assistant", "look(12)"), Message("user", "to: Basel")
+    rows = []
+    for end in template.end_ids:
+        ids = (*template.encode_action(PROMPT, "look(12)"), end)
+        episode = CapturedEpisode("e", "g", 0)
+        episode.context(PROMPT, template)
+        episode.act(Generation(ids, (-0.5,) * len(ids), "stop", 0), "look(12)")
+        rows.append(episode.context([*PROMPT, said, seen], template))
+        assert rows[-1][: len(template.render(PROMPT)) + len(ids)] == [*template.render(PROMPT), *ids]
+    plain, other = rows
+    assert plain == template.render([*PROMPT, said, seen])
+    assert len(other) == len(plain)
+    assert [pair for pair in zip(plain, other, strict=True) if pair[0] != pair[1]] == [template.end_ids]
+
+
+def test_an_end_of_either_kind_is_no_drift_of_an_action_s_ids(loaded):
+    _, template = loaded
+    said = tuple(template.encode_action(PROMPT, "look(12)"))
+    task = Task("post/train/1", "post", "train", 1, "Sort.")
+    odd = tuple(template.encode_action(PROMPT, letter)[0] for letter in "look(12)")
+    drifts = []
+    for ids in (*((*said, end) for end in template.end_ids), said, (*odd, template.end_ids[1])):
+        turn = Turn("look(12)", "", Facts(), action_ids=ids, sampled_logprobs=(-0.5,) * len(ids))
+        played = Trajectory("e", task, tuple(PROMPT), (turn,), StopReason.terminated, True)
+        drifts.append(_drifted(played, template))
+    assert drifts == [0, 0, 0, int(odd != said)]
+    assert odd != said
 
 
 def test_a_checkpoint_lists_them_for_palestra_and_for_other_tools(loaded, tmp_path: Path):
