@@ -13,10 +13,28 @@ from palestra.policy.nano import new_nano, train_tokenizer
 KEPT = "{{ m['content'] }}"
 SHORTENED = "{{ '...' if m['role'] == 'user' and loop.index0 > 1 and not loop.last else m['content'] }}"
 """Earlier observations are shown as three dots, so every reply after the second breaks the prefix."""
+DECLARED = (
+    "{% if tools %}<|im_start|>system\n{{ messages[0]['content'] }}\n{% for t in tools %}{{ t | tojson }}\n"
+    "{% endfor %}<|im_end|>\n{% endif %}"
+)
+CALLED = (
+    "{% for c in m['tool_calls'] or [] %}<tool_call>\n"
+    """{"name": "{{ c['function']['name'] }}", "arguments": {{ c['function']['arguments'] | tojson }}}"""
+    "\n</tool_call>{% endfor %}"
+)
+"""A template that declares tools has one before its messages, the other in them."""
 SAY = '{"tool_name": "say", "parameters": {"word": "red"}} number 12, word blue green lamp heard'
 
 
-def write_llama(folder: Path, shown: str = KEPT, *, hidden: int = 48, heads: int = 4) -> Path:
+def write_llama(
+    folder: Path,
+    shown: str = KEPT,
+    *,
+    hidden: int = 48,
+    heads: int = 4,
+    declares: bool = False,
+    more_special: tuple[str, ...] = (),
+) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -24,11 +42,16 @@ def write_llama(folder: Path, shown: str = KEPT, *, hidden: int = 48, heads: int
     tokenizer.train_from_iterator(
         [SAY] * 4, trainers.BpeTrainer(vocab_size=380, initial_alphabet=alphabet, show_progress=False)
     )
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")])
+    special = ("<|im_start|>", "<|im_end|>", *more_special)
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in special])
     template = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }}\n" + shown + "<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
+    if declares:
+        first = "if not (tools and m['role'] == 'system') %}"
+        template = DECLARED + template.replace("in messages %}", f"in messages {first}")
+        template = template.replace(shown, shown + CALLED)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template).save_pretrained(folder)
     torch.manual_seed(3)
     config = LlamaConfig(

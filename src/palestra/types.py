@@ -54,16 +54,6 @@ _TRUNCATIONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One chat message. A conversation is a tuple of these."""
-
-    role: Role
-    """``tool`` is an observation that answers an action."""
-    content: str
-    """The text as it was said; a malformed action is kept raw."""
-
-
-@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A declared tool: what the model may call.
 
@@ -78,6 +68,19 @@ class ToolSpec:
     """JSON Schema of the parameters object (``type: object``)."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of a parameter, mapped to the declared one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message. A conversation is a tuple of these."""
+
+    role: Role
+    """``tool`` is an observation that answers an action."""
+    content: str
+    """The text as it was said; a malformed action is kept raw."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Of the first message: tools that the model's chat template is to declare in its own form. Empty where
+    the text describes them."""
 
 
 @dataclass(frozen=True, slots=True)

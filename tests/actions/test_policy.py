@@ -2,7 +2,7 @@
 # ruff: noqa: E501 - a table of texts reads better unbroken
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -462,7 +462,7 @@ PIECES = st.sampled_from(
 
 @given(
     st.text() | st.lists(PIECES, max_size=30).map("".join),
-    st.sampled_from(["json", "hermes", "xml", "react", "pythonic"]),
+    st.sampled_from(get_args(ActionFormat)),
 )
 def test_no_text_raises_anything_else_and_every_call_is_valid(text: str, action_format: ActionFormat) -> None:
     for result in parse_all(text, TOOLS, format=action_format):

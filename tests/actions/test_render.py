@@ -61,7 +61,7 @@ def test_a_rendered_call_is_read_back_at_tier_strict(
     assert (parsed.tier, parsed.left_over) == ("strict", 0)
 
 
-@pytest.mark.parametrize("action_format", ["json", "hermes"])
+@pytest.mark.parametrize("action_format", ["json", "hermes", "qwen", "llama"])
 @given(reasoning=MARKUP | KINDS["string"])
 def test_reasoning_in_json_is_exact(action_format: ActionFormat, reasoning: str) -> None:
     call = ToolCall("t", {}, reasoning)
@@ -93,6 +93,14 @@ def test_the_canonical_texts() -> None:
         == '{"reasoning": "r", "tool_name": "track", "parameters": {"id": "é", "n": 2, "all": true}}'
     )
     assert render_call(call, "hermes") == f"<tool_call>\n{render_call(call)}\n</tool_call>"
+    assert render_call(call, "qwen") == (
+        '<tool_call>\n{"reasoning": "r", "name": "track", "arguments": {"id": "é", "n": 2, "all": true}}'
+        "\n</tool_call>"
+    )
+    assert (
+        render_call(call, "llama")
+        == '{"reasoning": "r", "name": "track", "parameters": {"id": "é", "n": 2, "all": true}}'
+    )
     assert (
         render_call(call, "react")
         == 'Thought: r\nAction: track\nAction Input: {"id": "é", "n": 2, "all": true}'

@@ -59,12 +59,13 @@ def gone(pid):
 @pytest.mark.parametrize("script", [oracle_script, random_script, NoisyTeacher(0.2, 0.2, 0.2)])
 def test_an_isolated_episode_is_the_episode(name, script):
     policy = ScriptedPolicy("p", script)
-    options = {"difficulty": 2, "action_format": "hermes"}
+    options = {"difficulty": 2, "action_format": "hermes", "tool_schemas": name == "alerts"}
     alone = groups(lambda: make_env(name, **options), policy, name)
     apart = groups(IsolatedWorlds(name, options), policy, name)
     for one, other in zip(alone, apart, strict=True):
         for here, there in zip(one.trajectories, other.trajectories, strict=True):
             assert replace(here, seconds=0.0) == replace(there, seconds=0.0)
+            assert bool(there.prompt[0].tools) == (name == "alerts")
 
 
 def test_every_episode_has_a_process_without_a_past():

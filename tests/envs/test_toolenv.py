@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Optional
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Optional, get_args
 
 import pytest
 
-from palestra.actions import render_call
+from palestra.actions import ActionFormat, render_call
 from palestra.envs import ToolEnv, ToolError, call, make_env, play, run_oracle, tool
 from palestra.errors import ConfigError, UnsolvableTask, WorldError
 from palestra.types import Action, Facts, Task, ToolCall
@@ -274,6 +274,47 @@ def test_a_prompt_seed_shuffles_the_tools_and_adds_distractors_that_are_masked()
     assert env.system_prompt == first
 
 
+def test_where_a_chat_template_declares_the_tools_the_prompt_says_nothing_of_them() -> None:
+    world = make_env("orders", tool_schemas=True)
+    world.reset(seed=1)
+    assert world.system_prompt == world.instructions
+    assert world.schema_tools == world.tool_specs == tuple(world.tools.values())
+    plain = make_env("orders")
+    plain.reset(seed=1)
+    assert world.text_prompt == plain.text_prompt == plain.system_prompt
+    assert plain.schema_tools == ()
+    assert Safe(tool_schemas=True).system_prompt == ""
+
+
+def test_what_a_chat_template_declares_is_what_the_episode_offers() -> None:
+    env = Safe(tool_schemas=True, prompt_seed=1)
+    offered = set()
+    for seed in range(20):
+        env.reset(seed=seed)
+        assert env.schema_tools == env.tool_specs
+        offered.add(tuple(spec.name for spec in env.schema_tools))
+    assert len(offered) > 10
+    assert any(len(names) > len(env.tools) for names in offered)
+    env = Safe(tool_schemas=True)
+    env.reset(options={"task": replace(env.make_task(1), tools=("read_note", "open_safe"))})
+    assert [spec.name for spec in env.schema_tools] == ["read_note", "open_safe"]
+    env = make_env("orders", tool_schemas=True, changed_surface=True)
+    env.reset(seed=1)
+    assert not {spec.name for spec in env.schema_tools} & set(env.tools)
+
+
+@pytest.mark.parametrize("action_format", get_args(ActionFormat))
+def test_a_prompt_without_tools_still_says_that_and_where_to_say_why(action_format: ActionFormat) -> None:
+    env = make_env("orders", tool_schemas=True, require_reasoning=True, action_format=action_format)
+    env.reset(seed=1)
+    rules, why = env.system_prompt.rsplit("\n", 1)
+    assert rules == env.instructions
+    words = {"xml": "<think>", "pythonic": "<think>", "react": "Thought:"}.get(action_format, '"reasoning"')
+    assert words in why
+    assert words in env.action_text(next(iter(env.oracle(env.state))))
+    assert len(run_oracle(env, env.make_task(3))) == env.make_task(3).optimal_turns
+
+
 def test_a_call_is_repeated_when_made_before_from_the_same_state() -> None:
     env = started()
     assert not env.step(say("open_safe", code="a b"))[-1]["repeated"]
@@ -375,7 +416,7 @@ def test_tools_are_inherited_in_order() -> None:
     assert list(Fragile.tools) == ["read_note", "open_safe", "roll", "kick"]
 
 
-@pytest.mark.parametrize("action_format", ["json", "hermes", "xml", "react", "pythonic"])
+@pytest.mark.parametrize("action_format", get_args(ActionFormat))
 def test_every_action_format_is_shown_and_understood(action_format: str) -> None:
     env = Safe(action_format=action_format)
     task = env.make_task(2)

@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 from palestra.errors import ConfigError, GateFailed, StoreError
 from palestra.pipeline import Reporter, parse_config
 from palestra.pipeline.judging import RewardModelOptions, split_by_task, train_reward_model
-from palestra.pipeline.model_parts import load_judge, load_stage
-from palestra.pipeline.preferring import DpoOptions, start_dpo, stored_pairs
+from palestra.pipeline.model_parts import context_window, load_judge, load_stage
+from palestra.pipeline.preferring import DpoOptions, start_dpo, stored_pairs, with_ids
 from palestra.pipeline.run import create_run, open_run, run_pipeline
 from palestra.pipeline.workshop import Workshop
+from palestra.policy import Transcript
 from palestra.store import RunFolder
-from palestra.training import make_segments
+from palestra.training import PreferencePair, make_segments, pair_rows, preference_pairs
+from palestra.types import Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 WORLD = Path(__file__).with_name("echo_world.py")
 CONFIG = f"""
@@ -33,6 +35,7 @@ rl: {{updates: 1, tasks_per_update: 6, group_size: 4, minibatches: 1, learning_r
 mine: {{rounds: 0}}
 evaluation: {{tasks: 6, sampled: false}}
 """
+LIMITS = parse_config(CONFIG).policy
 DPO = DpoOptions(margin=0.1, beta=0.1, epochs=1, pairs_per_update=8, learning_rate=3e-4)
 JUDGE = RewardModelOptions(margin=0.1, held_out=0.3, epochs=2, pairs_per_update=8, learning_rate=1e-3)
 
@@ -81,7 +84,7 @@ def judge(source: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pairs_are_of_training_tasks_and_of_each_attempt_once(source: RunFolder, template, tmp_path: Path):
     run = RunFolder.open(shutil.copytree(source.path, tmp_path / "run"))
-    before = stored_pairs(run, template, 0.1)
+    before = stored_pairs(run, template, LIMITS, 0.1)
     groups = list(run.read_groups("rl"))
     assert any(pair.group_id.startswith("rl/") for pair in before)
     for stage in ("gate", "eval-sft", "demonstrations", "rl-rescored", "mine1-sft"):
@@ -94,14 +97,16 @@ def test_pairs_are_of_training_tasks_and_of_each_attempt_once(source: RunFolder,
             for group in groups
         ]
         run.write_groups(stage, "more", renamed)
-    after = stored_pairs(run, template, 0.1)
+    after = stored_pairs(run, template, LIMITS, 0.1)
     assert [pair.rejected.id for pair in after] == [pair.rejected.id for pair in before]
     assert len({pair.rejected.id for pair in after}) == len(after)
     assert {pair.chosen.task.split for pair in after} == {"train"}
 
 
 def test_a_teacher_s_attempts_get_the_ids_a_policy_would_have_had(source: RunFolder, template):
-    pairs = [pair for pair in stored_pairs(source, template, 0.1) if pair.group_id.startswith("collect/")]
+    pairs = [
+        pair for pair in stored_pairs(source, template, LIMITS, 0.1) if pair.group_id.startswith("collect/")
+    ]
     assert pairs
     for pair in pairs:
         for side in (pair.chosen, pair.rejected):
@@ -110,12 +115,94 @@ def test_a_teacher_s_attempts_get_the_ids_a_policy_would_have_had(source: RunFol
             assert sum(row.action_mask) == sum(len(turn.action_ids) for turn in side.turns)
 
 
+def scripted(turns: int, *, wrong: bool = False) -> Trajectory:
+    """An attempt of a script that looks at letters, the first of which is long, and stamps."""
+    task = Task("post/train/1", "post", "train", 1, "Sort.")
+    looked = [
+        Turn(f"look {n}", f"letter {n} goes to " + "Basel, " * (40 if n == 0 else 4), Facts(tool_name="look"))
+        for n in range(turns)
+    ]
+    last = Turn("stamp 9" if wrong else "stamp 40", "sent", Facts(tool_name="stamp"))
+    prompt = (Message("system", "Sort the post."), Message("user", "Sort."))
+    return Trajectory(
+        f"collect/0/{turns}{'x' if wrong else ''}",
+        task,
+        prompt,
+        (*looked, last),
+        StopReason.terminated,
+        not wrong,
+        reward=0.0 if wrong else 1.0,
+    )
+
+
+@pytest.mark.parametrize("mode", ["full", "window", "summary"])
+def test_a_script_s_attempt_has_the_contexts_that_a_policy_is_shown(template, mode):
+    """Played over again by a policy that says the same, it comes to the same rows."""
+    limits = LIMITS.model_copy(update={"context": mode, "context_tokens": 260, "raw_turns": 1})
+    attempt = scripted(3)
+    (made,) = with_ids(TrajectoryGroup("collect/0", attempt.task, (attempt,)), template, limits).trajectories
+    transcript = Transcript(template, context_window(limits), attempt.prompt)
+    assert made.prompt_ids == tuple(transcript.ids)
+    for turn in made.turns[:-1]:
+        assert turn.prompt_ids == transcript.act(turn.action_ids)
+        assert turn.observation_ids == transcript.observe(turn.action, turn.observation, turn.facts)
+    assert "characters left out]" in template.decode(made.turns[0].observation_ids)
+
+
+@pytest.mark.parametrize("mode", ["window", "summary"])
+def test_attempts_whose_context_is_shortened_make_pairs_whose_rows_are_what_a_policy_is_shown(template, mode):
+    limits = LIMITS.model_copy(update={"context": mode, "context_tokens": 260, "raw_turns": 1})
+    attempts = tuple(scripted(turns, wrong=wrong) for turns in (1, 12) for wrong in (False, True))
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, limits)
+    cut = [bool(any(turn.prompt_ids for turn in each.turns)) for each in group.trajectories]
+    assert cut == [False, False, True, True]
+    for each in group.trajectories:
+        for row in make_segments(each, [0.0] * len(each.turns)):
+            assert len(row.ids) <= limits.context_tokens
+    pairs = preference_pairs([group], 0.1)
+    assert [(pair.chosen.id, pair.rejected.id, pair.turn) for pair in pairs] == [
+        ("collect/0/1", "collect/0/1x", 1),
+        ("collect/0/12", "collect/0/12x", 12),
+    ]
+    (chosen,), (rejected,) = pair_rows(pairs[1])
+    start = chosen.action_mask.index(True)
+    assert chosen.ids[:start] == rejected.ids[:start]
+    assert template.decode(chosen.ids[start:]) == "stamp 40"
+    assert ("earlier turns are not shown" in template.decode(chosen.ids)) == (mode == "window")
+    (early,) = [t for t in group.trajectories if t.id == "collect/0/1"]
+    parts = PreferencePair("collect/0", early, group.trajectories[3], 1)
+    rows = pair_rows(parts)[1]
+    assert len(rows) > 1
+    acted = sum(len(turn.action_ids) for turn in group.trajectories[3].turns[1:])
+    assert sum(sum(row.action_mask) for row in rows) == acted
+
+
+def test_an_attempt_that_no_policy_could_have_played_out_is_in_no_pair(template):
+    limits = LIMITS.model_copy(update={"context_tokens": 260})
+    attempts = tuple(scripted(turns, wrong=wrong) for turns in (1, 12) for wrong in (False, True))
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, limits)
+    assert [bool(each.prompt_ids) for each in group.trajectories] == [True, True, False, False]
+    assert len(preference_pairs([group], 0.1)) == 1
+    short = limits.model_copy(update={"action_tokens": 3})
+    group = with_ids(TrajectoryGroup("collect/0", attempts[0].task, attempts), template, short)
+    assert not any(each.prompt_ids for each in group.trajectories)
+
+
+def test_a_run_whose_attempts_fit_no_context_says_so(source: RunFolder, template):
+    limits = LIMITS.model_copy(update={"context_tokens": 64, "action_tokens": 8})
+    run = RunFolder.create(source.path.parent / "collected", config_text="", resolved={}, command="")
+    run.write_groups("collect", "attempts", list(source.read_groups("collect")))
+    count = sum(len(group.trajectories) for group in run.read_groups("collect"))
+    with pytest.raises(GateFailed, match=f"{count} attempts of scripts are in no pair, as they do not fit"):
+        stored_pairs(run, template, limits, 0.1)
+
+
 def test_a_run_without_pairs_says_why_and_what_to_do(tmp_path: Path, template):
     run = trained(tmp_path / "run", "collect.attempts=1", stages=["collect"])
     with pytest.raises(
         GateFailed, match=r"8 groups .* \(stages: collect\) 8 have a single attempt.*--margin"
     ):
-        stored_pairs(run, template, 0.1)
+        stored_pairs(run, template, LIMITS, 0.1)
 
 
 def test_dpo_starts_from_a_copy_that_stands_alone(source: RunFolder, tmp_path: Path):
@@ -193,7 +280,7 @@ def test_an_interrupted_dpo_comes_to_the_same_end(source: RunFolder, tmp_path: P
 
 
 def test_held_out_pairs_share_no_task_with_those_learned_from(source: RunFolder, template):
-    pairs = stored_pairs(source, template, 0.1)
+    pairs = stored_pairs(source, template, LIMITS, 0.1)
     known, held_out = split_by_task(pairs, 0.3, seed=0)
     assert known
     assert held_out

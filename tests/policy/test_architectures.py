@@ -69,7 +69,7 @@ def make(config) -> torch.nn.Module:
 
 def episodes(model) -> list[Segment]:
     """Two turns of three episodes with a shared opening, longer than any window."""
-    engine = LocalEngine(model, end_id=99, slots=4, context_tokens=256)
+    engine = LocalEngine(model, end_ids=99, slots=4, context_tokens=256)
     opening = [5 + i * 7 % 50 for i in range(70)]
     prompts = [[*opening, *(9 + k + i for i in range(4 + 3 * k))] for k in range(3)]
 

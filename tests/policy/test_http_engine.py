@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from model_servers import completion, scripted, served
+from palestra.envs import IsolatedWorlds, make_env
 from palestra.errors import ConfigError, ContextFull, EngineError, TooManyFailures
 from palestra.policy import SamplingParams, TokenPolicy
 from palestra.policy.engine_checks import check_engine
@@ -17,9 +18,9 @@ from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.models import load_policy
 from palestra.policy.weight_sync import SyncedEngine
 from palestra.rewards import Rubric
-from palestra.rollout import Limits, Rollout, collect_groups
+from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
 from palestra.training import Learner, imitation_loss
-from palestra.types import Segment, StopReason
+from palestra.types import Message, Segment, StopReason
 from small_models import write_nano
 
 PROMPT_IDS = [2, 30, 31, 1, 4]
@@ -43,7 +44,7 @@ def ask(engine, prompt=PROMPT_IDS, params=PARAMS, session="one"):
 
 def quick(url: str, **settings) -> HttpEngine:
     settings = {"retries": 0, "timeout_seconds": 5.0, **settings}
-    return HttpEngine(ModelServer(ServerSettings(url, **settings)), end_id=1)
+    return HttpEngine(ModelServer(ServerSettings(url, **settings)), end_ids=1)
 
 
 def test_both_engines_keep_the_contract_and_give_the_same_samples(folder, address):
@@ -93,6 +94,21 @@ def test_a_seed_goes_to_palestra_alone_and_the_distribution_is_left_plain():
     assert seen[1]["seed"] == 5
     assert (seen[0]["top_p"], seen[0]["top_k"], seen[0]["repetition_penalty"]) == (1.0, -1, 1.0)
     assert (seen[0]["prompt"], seen[0]["stop_token_ids"]) == (PROMPT_IDS, [1])
+
+
+def test_a_server_is_told_every_id_that_ends_an_action():
+    seen = []
+
+    def reply(number, body):
+        seen.append(body["stop_token_ids"])
+        return 200, completion([7, 9] if number == 0 else [9, 7])
+
+    with scripted(reply) as url:
+        engine = HttpEngine(ModelServer(ServerSettings(url, retries=0)), end_ids=(1, 9))
+        assert ask(engine).ids == (7, 9)
+        with pytest.raises(EngineError, match="went on behind"):
+            ask(engine)
+    assert seen == [[1, 9], [1, 9]]
 
 
 def test_ids_are_read_from_their_names_where_a_server_gives_no_others():
@@ -312,6 +328,40 @@ def test_a_prompt_too_long_for_the_server_ends_the_episode(folder, address):
     engine = HttpEngine(ModelServer(ServerSettings(address)), 1)
     with pytest.raises(ContextFull, match="1600 tokens"):
         ask(engine, prompt=[30] * 1600)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_hosted_model_is_told_of_tools_as_text_where_a_chat_template_would_declare_them(isolated):
+    options = {"tool_schemas": True, "action_format": "qwen"}
+    world = make_env("orders", **options)
+    task, said = world.make_task(1), []
+    played_in = IsolatedWorlds("orders", options)() if isolated else world
+
+    def reply(number, body):
+        said.append(body)
+        return 200, {"choices": [{"message": {"content": "hm"}, "finish_reason": "stop"}]}
+
+    with scripted(reply) as url:
+        hosted = HostedPolicy("hosted", ModelServer(ServerSettings(url)), SamplingParams(8))
+        played = asyncio.run(run_episode(played_in, task, hosted, Limits(max_turns=1), EpisodeKey("e", 1)))
+    plain = make_env("orders", action_format="qwen")
+    plain.reset(options={"task": task})
+    assert said[0]["messages"] == [
+        {"role": "system", "content": plain.system_prompt},
+        {"role": "user", "content": task.prompt},
+    ]
+    assert "tools" not in said[0]
+    assert played.prompt[0].content == world.instructions
+    world.reset(options={"task": task})
+    assert played.prompt[0].tools == world.tool_specs
+
+
+def test_a_hosted_model_that_would_not_hear_of_the_tools_is_refused(address):
+    hosted = HostedPolicy("hosted", ModelServer(ServerSettings(address)), SamplingParams(6))
+    world = make_env("orders", tool_schemas=True)
+    world.reset(seed=1)
+    with pytest.raises(ConfigError, match="object has schema_tools and no text_prompt"):
+        hosted.open([Message("system", "Sort.", world.schema_tools)], object(), 1, "s")
 
 
 def test_a_hosted_model_plays_with_messages_and_is_read_as_text(address):

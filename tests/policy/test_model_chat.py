@@ -13,7 +13,8 @@ from palestra.policy.checks import check_template
 from palestra.policy.model_chat import ModelTemplate
 from palestra.policy.models import load_template
 from palestra.policy.nano import NANO_FOLDER
-from palestra.types import Facts, Message
+from palestra.training import pair_rows, preference_pairs, tokenize_trajectory
+from palestra.types import Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 PROMPT = [Message("system", "Sort the post."), Message("user", "Letter 12")]
 
@@ -34,7 +35,7 @@ def test_palestra_s_own_template_keeps_the_contract():
 def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
     said = [("look(12)", "to: Basel"), ('{"a": [1, 2]}', "error: no stamp left"), ("finish()", "done")]
     history, ids = list(PROMPT), template.render(PROMPT)
-    roles = ["user", "assistant"] if template._has_tool is False else ["tool", "assistant"]
+    roles = ["user", "assistant"] if template._plain.has_tool is False else ["tool", "assistant"]
     for action, observation in said:
         ids += template.encode_action(history, action)
         reply = template.render_reply(history, action, Message("tool", observation))
@@ -44,7 +45,7 @@ def test_ids_turn_by_turn_are_those_of_transformers_for_the_whole(template):
     system, asked, *rest = [m.content for m in history]
     opening = (
         [{"role": "system", "content": system}, {"role": "user", "content": asked}]
-        if template._has_system
+        if template._plain.has_system
         else [{"role": "user", "content": f"{system}\n\n{asked}"}]
     )
     whole = [*opening, *({"role": roles[1 - n % 2], "content": text} for n, text in enumerate(rest))]
@@ -58,10 +59,11 @@ def test_what_each_family_can_write_is_found_out():
     for family in FAMILIES:
         template = ModelTemplate(make_tokenizer(family))
         end = template.decode([template.end_id] * 2)
-        found[family] = (template._has_system, template._has_tool, template._gap, end)
+        found[family] = (template._plain.has_system, template._plain.has_tool, template._plain.gap, end)
     assert found == {
         "smollm2": (True, False, "", "<|im_end|>"),
         "qwen2.5": (True, True, "", "<|im_end|>"),
+        "qwen3": (True, True, "", "<|im_end|>"),
         "thinking": (True, False, "", "<|im_end|>"),
         "llama3": (True, True, "", "<|eot_id|>"),
         "mistral": (False, False, " ", "</s>"),
@@ -76,6 +78,50 @@ def test_a_system_prompt_without_a_role_of_its_own_opens_the_first_message():
     assert template.decode(template.render(PROMPT)) == (
         "<bos><start_of_turn>user\nSort the post.\n\nLetter 12<end_of_turn>\n<start_of_turn>model\n"
     )
+
+
+@pytest.mark.parametrize("family", ["smollm2", "qwen2.5"])
+def test_a_system_prompt_that_a_template_has_of_its_own_gives_way_to_the_world_s(family):
+    template = ModelTemplate(make_tokenizer(family))
+    said, asked = template.decode(template.render(PROMPT)), template.decode(template.render(PROMPT[1:]))
+    assert "Be helpful." not in said
+    assert said.count("system\n") == asked.count("system\nBe helpful.") == 1
+    turns = [Message("assistant", "look(12)"), Message("tool", "to: Basel")]
+    added = template.render_reply(PROMPT[1:], "look(12)", turns[1])
+    assert "system" not in template.decode(added)
+    ids = [*template.render(PROMPT[1:]), *template.encode_action(PROMPT[1:], "look(12)"), *added]
+    assert ids == template.render([*PROMPT[1:], *turns])
+
+
+@pytest.mark.parametrize(
+    ("family", "start"), [("llama3", "<|begin_of_text|>"), ("mistral", "<s>"), ("gemma", "<bos>")]
+)
+def test_what_opens_a_text_comes_once_and_never_inside_a_side_of_a_preference_pair(family, start):
+    template = ModelTemplate(make_tokenizer(family))
+    (opening,) = template._tokenizer.convert_tokens_to_ids([start])
+    task = Task("post/train/1", "post", "train", 1, "Sort.")
+    attempts = [
+        tokenize_trajectory(
+            Trajectory(
+                name,
+                task,
+                tuple(PROMPT),
+                (Turn("look(12)", "to: Basel", Facts()), Turn(last, "", Facts())),
+                StopReason.terminated,
+                name == "solved",
+                reward=float(name == "solved"),
+            ),
+            template,
+        )
+        for name, last in (("solved", "stamp(40)"), ("failed", "stamp(90)"))
+    ]
+    (pair,) = preference_pairs([TrajectoryGroup("collect/0", task, tuple(attempts))], 0.1)
+    for (row,) in pair_rows(pair):
+        assert row.ids.count(opening) == 1
+        assert row.ids[0] == opening
+        said = [token for token, counts in zip(row.ids, row.action_mask, strict=True) if counts]
+        assert template.decode(said).strip() in ("stamp(40)", "stamp(90)")
+        assert said[-1] == template.end_id
 
 
 def test_white_space_around_an_action_breaks_no_prefix(template):
@@ -129,7 +175,7 @@ def test_a_template_that_drops_earlier_thinking_breaks_the_prefix_and_the_contex
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "thinking"])
 def test_a_template_that_keeps_thinking_appends(family):
     template = ModelTemplate(make_tokenizer(family))
-    _, turns, engine = converse(template, "<think>hm</think>look(12)", "finish()")
+    _, turns, engine = converse(template, "<think>\nhm\n</think>\n\nlook(12)", "finish()")
     (first, added), (second, _) = turns
     assert second.prompt_ids == ()
     assert engine.prompts[1] == (*engine.prompts[0], *first.ids, *added)
@@ -164,7 +210,18 @@ def test_a_saved_template_is_loaded_as_it_was(template, tmp_path: Path):
             "{% for m in messages if m['role'] == 'user' %}<|im_start|>{{ m['content'] }}{% endfor %}",
             "drops a message",
         ),
-        ("smollm2", "{{ raise_exception('never') }}", "drops a message, or refuses"),
+        (
+            "smollm2",
+            "{{ raise_exception('never') }}",
+            r"drops a message, or refuses.*assistant's \(.*never\)",
+        ),
+        ("smollm2", "{% for m in messages %}", r"drops a message, or refuses.*Unexpected end of template"),
+        (
+            "smollm2",
+            "{{ messages[0].text.strip() }}",
+            r"drops a message, or refuses.*has no attribute 'text'",
+        ),
+        ("smollm2", {"rag": FAMILIES["smollm2"][2]}, "several chat templates and none called default"),
     ],
 )
 def test_a_template_that_cannot_hold_an_agent_s_episode_is_refused(family, chat_template, message):

@@ -13,7 +13,7 @@ from palestra.policy.scripted import ScriptedConversation
 from palestra.rewards import Rubric
 from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
 from palestra.tasks import GeneratedTasks
-from palestra.types import StopReason
+from palestra.types import StopReason, ToolSpec
 
 ORACLE = ScriptedPolicy("oracle", oracle_script)
 
@@ -105,6 +105,19 @@ def test_one_failing_world_does_not_disturb_its_siblings():
     assert failed.success is None
     assert failed.reward is None
     assert "the shop is on fire" in failed.error
+
+
+@pytest.mark.parametrize(
+    "declared",
+    ["look", {"look": 1}, ({"name": "look"},), (ToolSpec("look", "", {"properties": {"a": {1, 2}}}),)],
+)
+def test_tools_that_no_chat_template_could_declare_fail_the_episode(declared):
+    world = FailingWorld(())
+    world.schema_tools = declared
+    trajectory = play(ORACLE, world=world)
+    assert trajectory.stop_reason is StopReason.env_error
+    assert "tool" in trajectory.error
+    assert not trajectory.turns
 
 
 def test_a_failure_is_tried_again_on_a_fresh_world_with_the_same_seed():

@@ -53,7 +53,7 @@ class LongHeader:
     """A template that opens an action with three tokens; a character is its own id."""
 
     def __init__(self, end_id: int = 1):
-        self.end_id = end_id
+        self.end_id, self.end_ids = end_id, (end_id,)
 
     def render(self, messages):
         return [*(t for m in messages for t in (900, *self.encode(m.content), self.end_id)), 901, 902, 903]

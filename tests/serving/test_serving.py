@@ -18,12 +18,23 @@ from palestra.pipeline.learning import final_stage
 from palestra.pipeline.load import check_config
 from palestra.pipeline.workshop import Workshop
 from palestra.policy.model_server import ModelServer, ServerSettings
+from palestra.policy.models import load_template
 from palestra.policy.nano import NANO_FOLDER
 from palestra.store import RunFolder
 from palestra.training import checkpoints
-from small_models import write_nano
+from palestra.types import Message, ToolSpec
+from small_models import write_llama, write_nano
 
 ASKED = [{"role": "user", "content": "left or right?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "turn",
+        "description": "Which way.",
+        "parameters": {"type": "object", "properties": {"way": {"type": "string"}}, "required": ["way"]},
+    },
+}
+TOLD = {"messages": ASKED, "tools": [TOOL], "tool_choice": "none"}
 SETTINGS = (
     "rl.updates=3",
     "rl.tasks_per_update=2",
@@ -87,7 +98,12 @@ def test_a_client_that_streams_gets_the_answer_as_one_event(address):
     [
         ("chat/completions", {"messages": ASKED, "top_p": 0.9}, "top_p=0.9 is not supported"),
         ("chat/completions", {"messages": ASKED, "n": 2}, "n=2 is not supported"),
-        ("chat/completions", {"messages": ASKED, "tools": [{}]}, "tools=[{}] is not supported"),
+        ("chat/completions", {"messages": ASKED, "tools": [TOOL]}, "send tools with tool_choice='none'"),
+        ("chat/completions", {**TOLD, "tools": [{}]}, "tools are a list of"),
+        ("chat/completions", {**TOLD, "tools": [{"function": {"name": 1}}]}, "tools are a list of"),
+        ("chat/completions", {**TOLD, "tools": 3}, "tools are a list of"),
+        ("chat/completions", TOLD, "declares no tools"),
+        ("completions", {"prompt": [5], "tools": [TOOL]}, "tools are declared in a chat"),
         ("chat/completions", {"messages": []}, "one that is to be answered"),
         ("chat/completions", {"messages": [{"role": "judge", "content": "x"}]}, "roles: system"),
         ("chat/completions", {"messages": ASKED, "temperature": "hot"}, "temperature is a number"),
@@ -113,6 +129,21 @@ def test_a_client_that_streams_gets_the_answer_as_one_event(address):
 )
 def test_what_cannot_be_done_is_refused_in_words(address, path, body, message):
     assert message in refusal(f"{address}/{path}", body)
+
+
+def test_tools_of_a_chat_are_declared_as_the_model_s_template_declares_them(tmp_path):
+    model = write_llama(tmp_path, declares=True)
+    messages = [{"role": "system", "content": "Turn."}, *ASKED]
+    known = ToolSpec(*(TOOL["function"][key] for key in ("name", "description", "parameters")))
+    prompt = load_template(model).render(
+        [Message("system", "Turn.", (known,)), Message("user", "left or right?")]
+    )
+    with served(model, folder=tmp_path) as (url, _):
+        body = {"max_tokens": 5, "temperature": 0}
+        said = post(f"{url}/chat/completions", {**TOLD, **body, "messages": messages})
+        same = post(f"{url}/completions", {**body, "prompt": prompt})
+    assert said["usage"]["prompt_tokens"] == len(prompt)
+    assert said["choices"][0]["message"]["content"] == same["choices"][0]["text"]
 
 
 def test_weights_of_nowhere_are_refused_and_the_server_goes_on(address):

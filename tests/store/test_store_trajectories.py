@@ -23,7 +23,17 @@ from palestra.store import (
     trajectory_to_dict,
     write_trajectory_file,
 )
-from palestra.types import Action, Facts, Message, StopReason, Task, Trajectory, TrajectoryGroup, Turn
+from palestra.types import (
+    Action,
+    Facts,
+    Message,
+    StopReason,
+    Task,
+    ToolSpec,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
 
 TASK = Task("w/train/1", "w", "train", 1, "prenota è", {"difficulty": [1, {"x": None}]}, ("book",), 3, "ff")
 
@@ -213,6 +223,21 @@ def test_what_would_not_come_back_is_refused(run: RunFolder) -> None:
         with pytest.raises(StoreError, match=message):
             run.write_groups("rl", "update-1", bad)
     assert run.trajectory_files("rl") == []
+
+
+def test_tools_that_a_chat_template_declared_come_back_and_cost_others_nothing(run: RunFolder) -> None:
+    schema = {"type": "object", "properties": {"room": {"type": "integer", "enum": [1, 2]}}, "required": []}
+    tools = (ToolSpec("book", "Book it.", schema, {"number": "room"}), ToolSpec("wait", "Wait.", {}))
+    plain, declared = make_group(1), make_group(2)
+    told = [
+        replace(each, prompt=(replace(each.prompt[0], tools=tools), each.prompt[1]))
+        for each in declared.trajectories
+    ]
+    declared = replace(declared, trajectories=tuple(told))
+    run.write_groups("rl", "update-1", [plain, declared])
+    assert list(run.read_groups("rl")) == [plain, declared]
+    assert "tools" not in trajectory_to_dict(plain.trajectories[0])["prompt"][0]
+    assert trajectory_from_dict(json.loads(json.dumps(trajectory_to_dict(told[0])))) == told[0]
 
 
 def test_half_a_surrogate_pair_costs_one_character_and_not_the_file(run: RunFolder) -> None:

@@ -5,8 +5,8 @@ from palestra.types import Facts, StopReason, Task, Trajectory, TrajectoryGroup,
 TASK = Task(id="w/train/1", env="w", split="train", seed=1, prompt="hi", content_hash="one")
 
 
-def attempt(name: str, *turns: tuple[tuple[int, ...], tuple[int, ...]], reward=0.0, success=False, task=TASK):
-    """Turns as (action ids, observation ids)."""
+def attempt(name: str, *turns: tuple[tuple[int, ...], ...], reward=0.0, success=False, task=TASK):
+    """Turns as (action ids, observation ids), with the context's ids at the end where it was written anew."""
     made = tuple(
         Turn(
             str(action),
@@ -15,8 +15,9 @@ def attempt(name: str, *turns: tuple[tuple[int, ...], tuple[int, ...]], reward=0
             action_ids=action,
             sampled_logprobs=(-0.5,) * len(action),
             observation_ids=seen,
+            prompt_ids=context[0] if context else (),
         )
-        for action, seen in turns
+        for action, seen, *context in turns
     )
     return Trajectory(
         name, task, (), made, StopReason.terminated, success, prompt_ids=(2, 3, 4), reward=reward

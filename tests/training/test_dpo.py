@@ -19,6 +19,8 @@ from palestra.training import (
 
 BETA = 0.3
 LOOK, ASK, STOP, WAIT = ((10, 11, 1), (8, 9)), ((10, 12, 1), (8, 7)), ((13, 1), (5,)), ((14, 15, 16, 1), (6,))
+ANEW = (2, 7, 7, 4)
+"""A context that was written anew."""
 
 
 def model(seed: int = 5):
@@ -40,6 +42,11 @@ def pairs():
             attempt("e", STOP),
             name="g2",
         ),
+        group(
+            attempt("f", LOOK, (*ASK, ANEW), (*STOP, (2, 9, 4)), success=True, reward=1.0),
+            attempt("g", LOOK, (*WAIT, ANEW), STOP),
+            name="g3",
+        ),
     ]
     return [pair_rows(pair) for pair in preference_pairs(groups, 0.1)]
 
@@ -47,7 +54,10 @@ def pairs():
 def direct_loss(policy, reference, rows, temperature: float = 1.0) -> torch.Tensor:
     """Rafailov et al. 2023, equation 7, row by row with the plain forward pass."""
 
-    def total(scored, row) -> torch.Tensor:
+    def total(scored, side) -> torch.Tensor:
+        return sum(of_row(scored, row) for row in side)
+
+    def of_row(scored, row) -> torch.Tensor:
         logits = scored(input_ids=torch.tensor([row.ids])).logits[0] / temperature
         logprobs = torch.log_softmax(logits, -1)
         marked = [at for at, acted in enumerate(row.action_mask) if acted]
@@ -111,7 +121,9 @@ def test_metrics_are_those_of_the_pairs():
     assert metrics["dpo/accuracy"] == sum(margin > 0 for margin in margins) / len(margins)
     assert metrics["dpo/chosen_log_ratio"] == pytest.approx(sum(c for c, _ in ratios) / len(ratios))
     assert metrics["dpo/rejected_log_ratio"] == pytest.approx(sum(r for _, r in ratios) / len(ratios))
-    assert metrics["tokens/trained"] == sum(sum(row.action_mask) for pair in rows for row in pair)
+    assert metrics["tokens/trained"] == sum(
+        sum(row.action_mask) for pair in rows for side in pair for row in side
+    )
     assert "loss/total" not in metrics
 
 

@@ -77,11 +77,38 @@ def test_an_attempt_that_another_one_continues_makes_no_pair():
 def test_rows_count_the_actions_from_the_turn_where_they_part_and_nothing_else():
     chosen = attempt("c", LOOK, ASK, STOP, success=True, reward=1.0)
     (pair,) = preference_pairs([group(chosen, attempt("r", LOOK, STOP))], 0.1)
-    one, other = pair_rows(pair)
+    (one,), (other,) = pair_rows(pair)
     assert one.ids == (2, 3, 4, 10, 11, 1, 8, 9, 10, 12, 1, 8, 7, 13, 1)
     assert [at for at, marked in enumerate(one.action_mask) if marked] == [8, 9, 10, 13, 14]
     assert [at for at, marked in enumerate(other.action_mask) if marked] == [8, 9]
     assert one.sampled_logprobs[:8] == (0.0,) * 8
+
+
+def test_where_a_context_was_written_anew_every_row_from_the_turn_where_they_part_on_counts():
+    shown, later = (2, 9, 4), (2, 7, 7)
+    chosen = attempt(
+        "c", ((10, 1), ()), (*LOOK, shown), (*ASK, later), STOP, (*STOP, shown), success=True, reward=1.0
+    )
+    rejected = attempt("r", ((10, 1), ()), (*LOOK, shown), STOP)
+    assert first_difference(chosen, rejected) is None, "their contexts differ before they act differently"
+    rejected = attempt("r", ((10, 1), ()), (*LOOK, shown), (*STOP, later), ASK)
+    (pair,) = preference_pairs([group(chosen, rejected)], 0.1)
+    assert pair.turn == 2
+    rows, others = pair_rows(pair)
+    assert [row.ids for row in rows] == [(*later, 10, 12, 1, 8, 7, 13, 1), (*shown, 13, 1)]
+    assert [row.ids for row in others] == [(*later, 13, 1, 5, 10, 12, 1)]
+    marked = [[at for at, counts in enumerate(row.action_mask) if counts] for row in (*rows, *others)]
+    assert marked == [[3, 4, 5, 8, 9], [3, 4], [3, 4, 6, 7, 8]]
+    assert {row.trajectory_id for row in rows} == {"c"}
+
+
+def test_a_row_holds_turns_before_they_part_unmarked_where_it_goes_on():
+    context = (2, 9, 4)
+    chosen = attempt("c", ((10, 1), ()), (*LOOK, context), ASK, success=True, reward=1.0)
+    (pair,) = preference_pairs([group(chosen, attempt("r", ((10, 1), ()), (*LOOK, context), STOP))], 0.1)
+    (row,), _ = pair_rows(pair)
+    assert row.ids == (*context, 10, 11, 1, 8, 9, 10, 12, 1)
+    assert [at for at, counts in enumerate(row.action_mask) if counts] == [8, 9, 10]
 
 
 action = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
@@ -104,7 +131,9 @@ def test_masks_keep_to_actions_contexts_are_equal_and_pairs_are_fewer_than_attem
     for pair in pairs:
         assert pair.turn >= len(opening)
         assert pair.chosen.success or not pair.rejected.success
-        rows = pair_rows(pair)
+        sides = pair_rows(pair)
+        assert [len(side) for side in sides] == [1, 1]
+        rows = [side[0] for side in sides]
         starts = [row.action_mask.index(True) for row in rows]
         assert starts[0] == starts[1]
         assert rows[0].ids[: starts[0]] == rows[1].ids[: starts[1]]

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-ActionFormat = Literal["json", "hermes", "xml", "react", "pythonic"]
-"""json: object, bare, fenced or wrapped; hermes: wrapped only; xml: tags; react: labels; pythonic: Python."""
+ActionFormat = Literal["json", "hermes", "xml", "react", "pythonic", "qwen", "llama"]
+"""json: object, bare, fenced or wrapped; hermes: wrapped only; xml: tags; react: labels; pythonic: Python;
+qwen and llama: as hermes and json, with the keys that the chat templates of these models ask for."""

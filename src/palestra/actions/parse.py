@@ -30,6 +30,8 @@ _FINDERS: dict[ActionFormat, Callable[[str, Sequence[ToolSpec]], list[Candidate]
     "xml": find_xml,
     "react": find_react,
     "pythonic": find_pythonic,
+    "qwen": find_hermes,
+    "llama": find_json,
 }
 _WANTED: dict[ActionFormat, str] = {
     "json": '{"tool_name": "...", "parameters": {...}}',
@@ -37,6 +39,8 @@ _WANTED: dict[ActionFormat, str] = {
     "xml": "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>",
     "react": 'a line "Action: NAME" and a line "Action Input: {...}"',
     "pythonic": "[NAME(KEY=VALUE)]",
+    "qwen": '<tool_call>{"name": "...", "arguments": {...}}</tool_call>',
+    "llama": '{"name": "...", "parameters": {...}}',
 }
 
 

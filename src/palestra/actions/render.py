@@ -27,8 +27,8 @@ _MARKUP = re.compile(r"<(/?\w+)>")
 def render_call(call: ToolCall, format: ActionFormat = "json") -> str:
     """The canonical text of ``call``.
 
-    In json and hermes the reasoning is a key and exact; in the other formats it is prose before the call,
-    with white space at its ends dropped and tags defused.
+    In json, hermes, qwen and llama the reasoning is a key and exact; in the other formats it is prose before
+    the call, with white space at its ends dropped and tags defused.
     """
     return _RENDERERS[format](call)
 
@@ -42,13 +42,21 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _json(call: ToolCall) -> str:
+def _json(call: ToolCall, name: str = "tool_name", parameters: str = "parameters") -> str:
     reasoning = {} if call.reasoning is None else {"reasoning": call.reasoning}
-    return _dump({**reasoning, "tool_name": call.tool_name, "parameters": dict(call.parameters)})
+    return _dump({**reasoning, name: call.tool_name, parameters: dict(call.parameters)})
 
 
 def _hermes(call: ToolCall) -> str:
     return f"<tool_call>\n{_json(call)}\n</tool_call>"
+
+
+def _qwen(call: ToolCall) -> str:
+    return f"<tool_call>\n{_json(call, 'name', 'arguments')}\n</tool_call>"
+
+
+def _llama(call: ToolCall) -> str:
+    return _json(call, "name")
 
 
 def _xml(call: ToolCall) -> str:
@@ -104,4 +112,6 @@ _RENDERERS: dict[ActionFormat, Callable[[ToolCall], str]] = {
     "xml": _xml,
     "react": _react,
     "pythonic": _pythonic,
+    "qwen": _qwen,
+    "llama": _llama,
 }

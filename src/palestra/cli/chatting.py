@@ -67,14 +67,14 @@ async def _talk(console: Any, player: Policy, system: str, seed: int) -> None:
 
 async def _step(console: Any, player: Policy, world: ToolEnv[Any], seed: int) -> None:
     """One task, action by action."""
-    from palestra.types import Action, Facts, Message
+    from palestra.rollout import read_reset
+    from palestra.types import Action, Facts
 
     task = world.make_task(seed, "test")
-    prompt, _ = world.reset(seed=task.seed, options={"task": task})
-    for text, style in ((world.system_prompt, "dim"), (f"\n{prompt}", "bold"), (f"\n{_HELP}", "dim")):
+    answer = world.reset(seed=task.seed, options={"task": task})
+    for text, style in ((world.text_prompt, "dim"), (f"\n{answer[0]}", "bold"), (f"\n{_HELP}", "dim")):
         console.print(text, style=style, markup=False, highlight=False)
-    opening = (Message("system", world.system_prompt), Message("user", prompt))
-    conversation = player.open(opening, world, seed, "chat")
+    conversation = player.open(read_reset(answer, world), world, seed, "chat")
     for _ in _turns(conversation):
         sampled = await conversation.act()
         console.print(f"\n{sampled.text}", style="cyan", markup=False, highlight=False)

@@ -110,7 +110,8 @@ def _drifted(played: Trajectory, template: ChatTemplate) -> int:
 
     history, drifted = list(played.prompt), 0
     for turn in played.turns:
-        ids = turn.action_ids[:-1] if turn.action_ids[-1:] == (template.end_id,) else turn.action_ids
+        ended = bool(turn.action_ids) and turn.action_ids[-1] in template.end_ids
+        ids = turn.action_ids[:-1] if ended else turn.action_ids
         drifted += tuple(template.encode_action(history, turn.action)) != ids
         history += [Message("assistant", turn.action), Message("tool", turn.observation)]
     return drifted

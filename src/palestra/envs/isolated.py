@@ -68,7 +68,9 @@ class IsolatedWorlds:
 class IsolatedWorld:
     """One episode's world, on this side. ``reset``, ``step`` and ``close`` are awaited."""
 
-    system_prompt = ""
+    system_prompt = text_prompt = ""
+    """Known after ``reset``."""
+    schema_tools: Sequence[ToolSpec] = ()
     """Known after ``reset``."""
     milestones: Mapping[str, Any] = {}
     """Names only; known after ``reset``."""
@@ -92,7 +94,8 @@ class IsolatedWorld:
         await self.close()
         self._process = self._host.start()
         found = await self._answer("reset", seed, options)
-        observation, info, self.system_prompt, names = found
+        observation, info, told, names = found
+        self.system_prompt, self.schema_tools, self.text_prompt = told
         self.milestones = dict.fromkeys(names)
         return observation, info
 

@@ -2,21 +2,30 @@
 
 The prompt is read in every episode and a tiny model has little context, so it is one line a tool and one line
 for the action format. For data diversity a prompt seed shuffles the tools, picks another wording and adds
-distractors. The one surprising choice: distractors are declared to the model but no episode allows them; a
-call to one is refused like any unknown tool, which is what teaches a policy to keep to what helps.
+distractors. Where the model's own chat template declares the tools, the prompt leaves them to it. The one
+surprising choice: distractors are declared to the model but no episode allows them; a call to one is refused
+like any unknown tool, which is what teaches a policy to keep to what helps.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from palestra.actions import ActionFormat
 from palestra.envs.tools import tool_line
 from palestra.types import ToolSpec
 
 _OPENINGS = ("Tools:", "You can call:", "Your tools are:", "Use these tools:")
 _CLOSINGS = ("Reply with one call:", "Answer with exactly one call:", "Each turn, write one call:")
 _MOST_DISTRACTORS = 2
+_WHY_KEY = 'in its first key, "reasoning"'
+_WHY_ELSEWHERE: Mapping[ActionFormat, str] = {
+    "xml": "in a <think> block before it",
+    "pythonic": "in a <think> block before it",
+    "react": 'in a line "Thought:" before it',
+}
+"""Where an action says why, in formats without such a key."""
 
 
 def _distractor(name: str, parameter: str, description: str) -> ToolSpec:
@@ -62,3 +71,10 @@ def system_prompt(instructions: str, tools: Sequence[ToolSpec], example: str, pr
         opening, closing = rng.choice(_OPENINGS), rng.choice(_CLOSINGS)
     parts = [instructions, opening, *(tool_line(spec) for spec in tools), f"{closing} {example}"]
     return "\n".join(part for part in parts if part)
+
+
+def policy_prompt(instructions: str, action_format: ActionFormat, require_reasoning: bool) -> str:
+    """What is left to say where the model's chat template declares the tools and how they are called."""
+    where = _WHY_ELSEWHERE.get(action_format, _WHY_KEY)
+    why = f"With each call say why, {where}." if require_reasoning else ""
+    return "\n".join(part for part in (instructions, why) if part)

@@ -22,7 +22,7 @@ import gymnasium
 from palestra.actions import ActionFormat, error_observation, parse_action, render_call
 from palestra.envs.faults import LOSING, NOT_DONE, EpisodeFaults, FaultSchedule, check_possible
 from palestra.envs.hashing import canonical_json, state_hash
-from palestra.envs.prompts import offered_tools, system_prompt
+from palestra.envs.prompts import offered_tools, policy_prompt, system_prompt
 from palestra.envs.spaces import UnicodeText
 from palestra.envs.surface import Surface
 from palestra.envs.tools import ToolError, collect_tools
@@ -102,6 +102,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         require_reasoning: bool = False,
         faults: FaultSchedule | None = None,
         changed_surface: bool = False,
+        tool_schemas: bool = False,
     ) -> None:
         """Make a world; ``reset`` starts an episode in it.
 
@@ -112,6 +113,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             require_reasoning: refuse an action that does not say why first.
             faults: what goes wrong with calls; nothing if None.
             changed_surface: other names of tools and parameters, and replies as tables; the same problems.
+            tool_schemas: leave it to the model's chat template to declare the tools.
 
         Raises:
             ConfigError: for a difficulty or a fault the world does not have.
@@ -121,6 +123,7 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         self.prompt_seed = prompt_seed
         self.action_format = action_format
         self.require_reasoning = require_reasoning
+        self.tool_schemas = tool_schemas
         self._schedule = faults
         self._surface = Surface(self.tools) if changed_surface else None
         self._faults: EpisodeFaults | None = None
@@ -178,12 +181,23 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         return offered_tools(self._allowed_tools(), self._wording_seed())
 
     @property
+    def schema_tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model's chat template is to declare; none where the system prompt does."""
+        return self.tool_specs if self.tool_schemas else ()
+
+    @property
     def system_prompt(self) -> str:
-        """Policy, one line a tool, and the action format, for the current task."""
+        """Policy, one line a tool, and the action format, for the current task; or policy alone."""
+        if not self.tool_schemas:
+            return self.text_prompt
+        return policy_prompt(self._instructions(), self.action_format, self.require_reasoning)
+
+    @property
+    def text_prompt(self) -> str:
+        """The system prompt for a model that reads the tools as text, whatever ``tool_schemas`` says."""
         call = ToolCall("NAME", {"KEY": "VALUE"}, "WHY" if self.require_reasoning else None)
         example = render_call(call, self.action_format)
-        instructions = self._surface.text(self.instructions) if self._surface else self.instructions
-        return system_prompt(instructions, self.tool_specs, example, self._wording_seed())
+        return system_prompt(self._instructions(), self.tool_specs, example, self._wording_seed())
 
     def action_text(self, call: ToolCall) -> str:
         """A call as text in this world's format; a script's call that must give a reason gets a plain one."""
@@ -394,6 +408,9 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
         names = self._task.tools if self._task else ()
         allowed = (spec for spec in self.tools.values() if not names or spec.name in names)
         return tuple(self._surface.spec(spec) if self._surface else spec for spec in allowed)
+
+    def _instructions(self) -> str:
+        return self._surface.text(self.instructions) if self._surface else self.instructions
 
     def _wording_seed(self) -> str | None:
         """What the wording of the system prompt is drawn from: the task's own seed, else the world's."""

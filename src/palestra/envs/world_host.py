@@ -46,7 +46,9 @@ class _Actor:
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, ...]:
         observation, info = self._world.reset(seed=seed, options=options)
-        return observation, info, self._world.system_prompt, tuple(self._world.milestones)
+        world = self._world
+        told = world.system_prompt, getattr(world, "schema_tools", ()), getattr(world, "text_prompt", "")
+        return observation, info, told, tuple(world.milestones)
 
     def step(self, action: str) -> Any:
         return self._world.step(action)

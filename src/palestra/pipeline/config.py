@@ -54,6 +54,11 @@ class WorldConfig(_Section):
         None,
         description="Each episode in a process of its own, `{}` for the defaults; null plays in this one.",
     )
+    tools: Literal["text", "schemas"] = Field(
+        "text",
+        description="`text` describes them in the system prompt, `schemas` leaves it to the model's chat "
+        "template, if it declares tools; calls are then in its action_format.",
+    )
 
 
 class ServerConfig(_Section):

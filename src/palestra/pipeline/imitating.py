@@ -12,7 +12,7 @@ from typing import Any
 
 from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig
-from palestra.pipeline.model_parts import LoadedPolicy, context_window, load_start
+from palestra.pipeline.model_parts import LoadedPolicy, check_tools, context_window, load_start
 from palestra.pipeline.progress import time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.training import (
@@ -49,7 +49,20 @@ def cold_start(workshop: Workshop) -> dict[str, Any]:
     return {
         "demonstrations": sum(len(group.trajectories) for group in groups),
         "supervised_share": supervised_share(segments),
+        **_said_of_tools(workshop),
     }
+
+
+def _said_of_tools(workshop: Workshop) -> dict[str, Any]:
+    """How the policy is told of its tools, printed once and for the run's record; nothing where as text."""
+    form = check_tools(workshop.config)
+    if form is None:
+        return {}
+    workshop.reporter.line(
+        f"  the model's chat template declares the tools; calls are in {form.action_format}, observations "
+        f"have the role {form.observed_as}"
+    )
+    return {"tools": "schemas", "action_format": form.action_format, "observed_as": form.observed_as}
 
 
 def imitate_groups(

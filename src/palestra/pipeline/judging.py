@@ -28,7 +28,7 @@ from palestra.pipeline.workshop import Workshop
 from palestra.store import check_free, write_folder
 from palestra.training import (
     ABOUT_FILE,
-    PairRows,
+    JudgedPair,
     PreferencePair,
     RewardModel,
     RewardModelSettings,
@@ -96,7 +96,7 @@ def train_reward_model(workshop: Workshop, out: Path, options: RewardModelOption
     config = workshop.config
     start = final_stage(workshop)
     loaded = load_judging(workshop.run, start, config)
-    pairs = stored_pairs(workshop.run, loaded.template, options.margin)
+    pairs = stored_pairs(workshop.run, loaded.template, config.policy, options.margin)
     known, held_out = split_by_task(pairs, options.held_out, config.seed)
     workshop.reporter.line(f"{describe(pairs)}; {len(held_out)} are held out; starting from {start}")
     reward = RewardModel(loaded.model, micro_batch_tokens=loaded.micro_batch_tokens)
@@ -143,7 +143,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     return about
 
 
-def _rows(pair: PreferencePair) -> PairRows:
+def _rows(pair: PreferencePair) -> JudgedPair:
     return judged_segment(pair.chosen), judged_segment(pair.rejected)
 
 

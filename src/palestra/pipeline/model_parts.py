@@ -15,7 +15,7 @@ from palestra.errors import ConfigError, StoreError
 from palestra.pipeline.config import PolicyConfig, RunConfig
 from palestra.pipeline.hosting import connect, sampling_here
 from palestra.pipeline.learning_parts import aggregation, configured_algorithm, critic_settings
-from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, TokenPolicy
+from palestra.policy import ChatTemplate, ContextWindow, SamplingParams, SchemaForm, TokenPolicy
 from palestra.policy.adapters import (
     ADAPTER_FOLDER,
     LoraSettings,
@@ -45,6 +45,28 @@ _PASS, _SMALL_PASS, _LARGE_MODEL = 4096, 1024, 20_000_000
 def context_window(section: PolicyConfig) -> ContextWindow:
     """What a policy is shown before an action of the most tokens."""
     return ContextWindow(section.context_tokens - section.action_tokens, section.context, section.raw_turns)
+
+
+def check_tools(config: RunConfig) -> SchemaForm | None:
+    """How the policy's chat template declares the world's tools; None where they are described as text.
+
+    Raises:
+        ConfigError: it declares none, or asks for calls in another format than the configured one.
+        StoreError: there is no tokenizer, or it cannot be read.
+    """
+    if config.world.tools == "text":
+        return None
+    template = load_template(find_model(config.policy.model))
+    try:
+        form = template.schema_form()
+    except ConfigError as error:
+        raise ConfigError(f"world.tools=schemas, policy.model={config.policy.model}: {error}") from error
+    if form.action_format != config.world.action_format:
+        raise ConfigError(
+            f"With world.tools=schemas calls are written as the model's chat template asks for them: set "
+            f"world.action_format={form.action_format}, not {config.world.action_format}."
+        )
+    return form
 
 
 @dataclass(frozen=True)
@@ -215,7 +237,7 @@ def _make_engine(
         return SyncedEngine(server, model, template, temperature=config.rl.temperature, version=version)
     return LocalEngine(
         model,
-        template.end_id,
+        template.end_ids,
         slots=config.rollout.concurrency,
         context_tokens=config.policy.context_tokens,
     )

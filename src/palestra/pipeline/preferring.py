@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from palestra.errors import ConfigError, GateFailed, StoreError
+from palestra.pipeline.config import PolicyConfig
 from palestra.pipeline.examination import examine
 from palestra.pipeline.learning import final_stage, validated
-from palestra.pipeline.model_parts import load_learning, load_stage, make_dpo_learner
+from palestra.pipeline.model_parts import context_window, load_learning, load_stage, make_dpo_learner
 from palestra.pipeline.progress import Reporter, time_left
 from palestra.pipeline.workshop import Workshop
 from palestra.store import RunFolder, check_free, write_atomic, write_folder
@@ -30,6 +31,7 @@ from palestra.training import (
     PreferencePair,
     best_checkpoint,
     keep_checkpoints,
+    make_segments,
     pair_rows,
     prefer,
     preference_pairs,
@@ -57,7 +59,7 @@ class DpoOptions:
     learning_rate: float
 
 
-def stored_pairs(run: RunFolder, template: Any, margin: float) -> list[PreferencePair]:
+def stored_pairs(run: RunFolder, template: Any, limits: PolicyConfig, margin: float) -> list[PreferencePair]:
     """The preference pairs among the attempts at training tasks that a run has stored.
 
     Scripted attempts are given the ids that a policy would have had. Nothing of validation or test is read.
@@ -66,26 +68,41 @@ def stored_pairs(run: RunFolder, template: Any, margin: float) -> list[Preferenc
         GateFailed: there is none; the message says why.
     """
     stages = [stage for stage in run.trajectory_stages() if _TRAINED.fullmatch(stage)]
-    groups = [with_ids(group, template) for stage in stages for group in run.read_groups(stage)]
+    groups = [with_ids(group, template, limits) for stage in stages for group in run.read_groups(stage)]
     pairs = preference_pairs(groups, margin)
     if not pairs:
         alone = sum(len(group.trajectories) < 2 for group in groups)
+        long = sum(bool(t.turns) and not t.prompt_ids for group in groups for t in group.trajectories)
+        left_out = (
+            f" {long} attempts of scripts are in no pair, as they do not fit policy.context_tokens or "
+            "policy.action_tokens."
+            if long
+            else ""
+        )
         raise GateFailed(
             f"No preference pair in {run.path}: of {len(groups)} groups of training tasks (stages: "
             f"{', '.join(stages) or 'none'}) {alone} have a single attempt, and in the others no attempt is "
-            f"better than another by success or by {margin:g} of reward. Pairs need several attempts at "
-            "a task that come out differently: train with rl.updates or collect.attempts above 1, or "
-            "lower --margin."
+            f"better than another by success or by {margin:g} of reward.{left_out} Pairs need several "
+            "attempts at a task that come out differently: train with rl.updates or collect.attempts above "
+            "1, or lower --margin."
         )
     return pairs
 
 
-def with_ids(group: TrajectoryGroup, template: Any) -> TrajectoryGroup:
-    """The group with token ids for attempts that nobody sampled."""
+def with_ids(group: TrajectoryGroup, template: Any, limits: PolicyConfig) -> TrajectoryGroup:
+    """The group with token ids for attempts that nobody sampled, in the context that a policy would have had.
+
+    One that the policy could not have played to its end within ``limits`` stays without.
+    """
 
     def tokenized(trajectory: Trajectory) -> Trajectory:
-        scripted = trajectory.turns and not trajectory.prompt_ids
-        return tokenize_trajectory(trajectory, template) if scripted else trajectory
+        if trajectory.prompt_ids or not trajectory.turns:
+            return trajectory
+        made = tokenize_trajectory(trajectory, template, context_window(limits))
+        rows = make_segments(made, [0.0] * len(made.turns))
+        row, action = max(len(each.ids) for each in rows), max(len(turn.action_ids) for turn in made.turns)
+        fits = row <= limits.context_tokens and action <= limits.action_tokens
+        return made if fits else trajectory
 
     return TrajectoryGroup(group.id, group.task, tuple(map(tokenized, group.trajectories)))
 
@@ -115,7 +132,7 @@ def start_dpo(workshop: Workshop, path: Path, options: DpoOptions, command: str)
         raise StoreError(f"{path} is inside the run {source.path}: choose a folder beside it")
     check_free(path)
     loaded = load_stage(source, final_stage(workshop), workshop.config)
-    stored_pairs(source, loaded.template, options.margin)
+    stored_pairs(source, loaded.template, workshop.config.policy, options.margin)
 
     def fill(folder: Path) -> None:
         text, resolved = source.config_text(), source.resolved()
@@ -142,7 +159,7 @@ def optimize_preferences(workshop: Workshop) -> dict[str, Any]:
     options = _options(run)
     start = final_stage(workshop, before="dpo")
     loaded = load_learning(run, start, config)
-    pairs = stored_pairs(run, loaded.template, options.margin)
+    pairs = stored_pairs(run, loaded.template, config.policy, options.margin)
     write_atomic(run.path / PAIRS_FILE, pairs_text(pairs))
     workshop.reporter.line(f"  {describe(pairs)}; starting from {start}")
     run.keep_metrics(lambda row: row["stage"] != "dpo")

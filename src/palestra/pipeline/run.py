@@ -19,7 +19,7 @@ from palestra.pipeline.imitating import cold_start
 from palestra.pipeline.learning import gate, mine, reinforce
 from palestra.pipeline.learning_parts import check_curriculum, check_learning
 from palestra.pipeline.load import check_config
-from palestra.pipeline.model_parts import load_judge
+from palestra.pipeline.model_parts import check_tools, load_judge
 from palestra.pipeline.players import Players, peak_memory_mb
 from palestra.pipeline.preferring import optimize_preferences
 from palestra.pipeline.progress import Reporter
@@ -40,14 +40,15 @@ BY_THEMSELVES: Mapping[str, Stage] = {"dpo": optimize_preferences}
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse settings of learner, curriculum or reward model that do not fit together.
+    """Refuse settings of learner, curriculum, tools or reward model that do not fit together.
 
     Raises:
         ConfigError: names the key and what to do.
-        StoreError: the reward model cannot be loaded.
+        StoreError: the reward model or the policy's tokenizer cannot be loaded.
     """
     check_learning(config)
     check_curriculum(config)
+    check_tools(config)
     load_judge(config.rubric.reward_model, config.policy.model)
 
 

@@ -66,6 +66,8 @@ def _world_options(world: WorldConfig) -> dict[str, Any]:
         options["difficulty"] = world.difficulty
     if world.changed_surface:
         options["changed_surface"] = True
+    if world.tools == "schemas":
+        options["tool_schemas"] = True
     if world.faults is not None:
         options["faults"] = FaultSchedule(world.faults.kinds, world.faults.rate, world.faults.most)
     return options

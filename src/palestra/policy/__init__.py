@@ -4,7 +4,7 @@ Torch and transformers are needed only by ``models``, ``nano``, ``smollm2`` and 
 """
 
 from palestra.policy.base import Conversation, Policy, Sampled, TokenPolicy
-from palestra.policy.chat import ChatTemplate
+from palestra.policy.chat import ChatTemplate, SchemaForm
 from palestra.policy.engine import Engine, Generation, SamplingParams
 from palestra.policy.model_names import BUILTIN_MODELS, check_model_name, is_hub_id
 from palestra.policy.scripted import (
@@ -29,6 +29,7 @@ __all__ = [
     "Policy",
     "Sampled",
     "SamplingParams",
+    "SchemaForm",
     "Script",
     "ScriptedPolicy",
     "TokenPolicy",

@@ -9,9 +9,11 @@ written inside an observation ("<|end|>") stays plain text and can never end a t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from palestra.actions import ActionFormat
 from palestra.errors import ConfigError
 from palestra.types import Message, Role
 
@@ -25,16 +27,37 @@ ROLE_TOKENS: dict[Role, str] = {
 CONTROL_TOKENS = (PAD, END, *ROLE_TOKENS.values())
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaForm:
+    """How a template writes an episode whose tools it declares."""
+
+    action_format: ActionFormat
+    """The format in which it writes calls, and asks for them."""
+    observed_as: Role
+    """The role that observations have."""
+
+
 class ChatTemplate(Protocol):
     """How one model family spells a conversation."""
 
     @property
     def end_id(self) -> int:
-        """The id that ends an action; sampled by the policy, hence trained on."""
+        """The id that the template ends an action with; sampled by the policy, hence trained on."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """All ids that end an action where they are sampled: ``end_id`` first, then the model's others."""
 
     @property
     def highest_id(self) -> int:
         """The highest id that text is written with."""
+
+    def schema_form(self) -> SchemaForm:
+        """How an episode is written whose first message has ``tools``.
+
+        Raises:
+            ConfigError: the template declares no tools, or not so that an agent's episode could be written.
+        """
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a whole conversation followed by the header of the next action."""
@@ -56,7 +79,7 @@ class ChatTemplate(Protocol):
         """Ids of an action's text where it follows ``history``, without an end token."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of sampled ids, without a closing end token."""
+        """Text of sampled ids, without a closing end token, whichever it is."""
 
     def same_ids(self, other: Any) -> bool:
         """Whether every id means the same to ``other``, another template."""
@@ -97,9 +120,25 @@ class RoleTokenTemplate:
         return self._ids[END]
 
     @property
+    def end_ids(self) -> tuple[int, ...]:
+        """``<|end|>`` alone."""
+        return (self.end_id,)
+
+    @property
     def highest_id(self) -> int:
         """The highest id of the vocabulary."""
         return int(self._tokenizer.get_vocab_size()) - 1
+
+    def schema_form(self) -> SchemaForm:
+        """Refused: tools are described as text.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "palestra's own chat template declares no tools. Describe them in the system prompt "
+            "(world.tools: text)."
+        )
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Ids of ``messages`` followed by the header of the next action."""
@@ -109,6 +148,8 @@ class RoleTokenTemplate:
         """Ids of whole messages, each with its header and end token; no header follows."""
         ids: list[int] = []
         for message in messages:
+            if message.tools:
+                self.schema_form()
             ids.append(self._ids[ROLE_TOKENS[message.role]])
             ids += self.encode(message.content)
             ids.append(self.end_id)

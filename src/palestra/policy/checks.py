@@ -7,11 +7,12 @@ rewrites what was said; what it appends otherwise must be what it would have wri
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from palestra.errors import ConfigError
 from palestra.policy.chat import ChatTemplate
-from palestra.types import Message
+from palestra.types import Message, ToolSpec
 
 _PROMPT = (
     Message("system", "Sort the post.\n\nAnswer with a call."),
@@ -25,6 +26,12 @@ _TURNS = (
 )
 
 
+_TOOLS = tuple(
+    ToolSpec(name, f"What {name} does.", {"type": "object", "properties": {key: {"type": "string"}}})
+    for name, key in (("look", "letter"), ("stamp", "value"))
+)
+
+
 def check_template(template: ChatTemplate) -> None:
     """Check a chat template against its contract.
 
@@ -33,6 +40,7 @@ def check_template(template: ChatTemplate) -> None:
     """
     rules: list[tuple[str, Callable[[ChatTemplate], None]]] = [
         ("a reply continues what was rendered", _continues),
+        ("tools are declared, or refused, and a reply continues what was rendered", _declares),
         ("an action's ids hold no end token and give its text back", _actions_are_text),
         ("a control token in a message stays text", _control_is_text),
         ("a pickled template writes the same ids", _pickles),
@@ -44,8 +52,21 @@ def check_template(template: ChatTemplate) -> None:
             raise ConfigError(f"rule {name!r} fails for {type(template).__name__}: {error}") from error
 
 
-def _continues(template: ChatTemplate) -> None:
-    history, ids = list(_PROMPT), list(template.render(_PROMPT))
+def _declares(template: ChatTemplate) -> None:
+    try:
+        template.schema_form()
+    except ConfigError:
+        return
+    declaring = (replace(_PROMPT[0], tools=_TOOLS), *_PROMPT[1:])
+    text = template.decode(template.render(declaring))
+    for spec in _TOOLS:
+        words = (spec.name, spec.description, *spec.parameters["properties"])
+        assert all(word in text for word in words), f"{spec.name} is not declared in {text!r}"
+    _continues(template, declaring)
+
+
+def _continues(template: ChatTemplate, prompt: Sequence[Message] = _PROMPT) -> None:
+    history, ids = list(prompt), list(template.render(prompt))
     for action, observation in _TURNS:
         answer = Message("tool", observation)
         reply = template.render_reply(history, action, answer)
@@ -66,10 +87,11 @@ def _continues(template: ChatTemplate) -> None:
 def _actions_are_text(template: ChatTemplate) -> None:
     for action, _ in _TURNS:
         ids = template.encode_action(_PROMPT, action)
-        assert template.end_id not in ids, f"{action!r} holds the end token"
+        assert not set(template.end_ids) & set(ids), f"{action!r} holds an end token"
         assert template.decode(ids).strip() == action, f"{action!r} comes back as {template.decode(ids)!r}"
-        closed = template.decode([*ids, template.end_id])
-        assert closed.strip() == action, f"{action!r} with its end token comes back as {closed!r}"
+        for end in template.end_ids:
+            closed = template.decode([*ids, end])
+            assert closed.strip() == action, f"{action!r} with end token {end} comes back as {closed!r}"
 
 
 def _control_is_text(template: ChatTemplate) -> None:

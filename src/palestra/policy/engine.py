@@ -39,6 +39,11 @@ class SamplingParams:
             )
 
 
+def as_end_ids(end_ids: int | Sequence[int]) -> tuple[int, ...]:
+    """The ids that end an action, given as one or as several."""
+    return (end_ids,) if isinstance(end_ids, int) else tuple(end_ids)
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What one request came to."""

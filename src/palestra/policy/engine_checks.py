@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from palestra.errors import ConfigError
-from palestra.policy.engine import Engine, Generation, SamplingParams
+from palestra.policy.engine import Engine, Generation, SamplingParams, as_end_ids
 
 _TOKENS = 12
 _Rule = Callable[["_Trial"], Awaitable[None]]
@@ -16,7 +16,7 @@ _Rule = Callable[["_Trial"], Awaitable[None]]
 def check_engine(
     engine: Engine,
     prompt_ids: Sequence[int],
-    end_id: int,
+    end_ids: int | Sequence[int],
     *,
     reproducible: bool = True,
     tolerance: float = 1e-3,
@@ -26,7 +26,7 @@ def check_engine(
     Args:
         engine: with nothing being sampled.
         prompt_ids: a conversation that awaits an action.
-        end_id: the id that ends an action.
+        end_ids: the id that ends an action, or several of which any does.
         reproducible: whether a request's seed is to settle its sample.
         tolerance: of log-probabilities, in nats; about 0.3 in bfloat16.
 
@@ -43,7 +43,7 @@ def check_engine(
     ]
     if reproducible:
         rules.append(("a seed settles the sample, and different seeds differ", _seeds_settle))
-    trial = _Trial(engine, list(prompt_ids), end_id, tolerance)
+    trial = _Trial(engine, list(prompt_ids), as_end_ids(end_ids), tolerance)
     for name, rule in rules:
         try:
             asyncio.run(_one(rule, trial))
@@ -58,8 +58,8 @@ async def _one(rule: _Rule, trial: _Trial) -> None:
 class _Trial:
     """An engine under test."""
 
-    def __init__(self, engine: Engine, prompt: list[int], end_id: int, tolerance: float) -> None:
-        self.engine, self.prompt, self.end_id, self.tolerance = engine, prompt, end_id, tolerance
+    def __init__(self, engine: Engine, prompt: list[int], end_ids: tuple[int, ...], tolerance: float) -> None:
+        self.engine, self.prompt, self.end_ids, self.tolerance = engine, prompt, end_ids, tolerance
         self._count = 0
 
     async def sample(
@@ -87,8 +87,8 @@ async def _is_whole(trial: _Trial) -> None:
 
 async def _ends(trial: _Trial) -> None:
     for made in await asyncio.gather(*(trial.sample(seed=seed) for seed in range(8))):
-        assert trial.end_id not in made.ids[:-1], "it goes on behind the end id"
-        ended = made.ids[-1] == trial.end_id
+        assert not set(trial.end_ids) & set(made.ids[:-1]), "it goes on behind the end id"
+        ended = made.ids[-1] in trial.end_ids
         assert ended or made.finish_reason == "length" or len(made.ids) < _TOKENS, "cut, and says stop"
         assert not ended or made.finish_reason == "stop", "ended, and says length"
 

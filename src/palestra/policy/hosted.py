@@ -1,16 +1,18 @@
 """A policy that is somebody else's: a chat model on a server, asked with messages and read as text.
 
 For evaluation and for demonstrations. It has no token ids, so it is never trained on as it sampled; its
-demonstrations are given the ids that the policy in training would have had.
+demonstrations are given the ids that the policy in training would have had. The surprising choice: it is told
+of the tools as text even where the policy's chat template declares them, for servers that are sent tools
+answer with calls in a form of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from palestra.errors import EngineError
+from palestra.errors import ConfigError, EngineError
 from palestra.policy.base import Sampled
 from palestra.policy.engine import SamplingParams
 from palestra.policy.model_server import ModelServer
@@ -29,8 +31,12 @@ class HostedPolicy:
     version: int = 0
 
     def open(self, prompt: Sequence[Message], world: Any, seed: int, session: str) -> HostedConversation:
-        """Start an episode; world and seed are not looked at."""
-        return HostedConversation(self, prompt, session)
+        """Start an episode; of the world only its text about the tools is looked at, of the seed nothing.
+
+        Raises:
+            ConfigError: the world has tools for a chat template to declare, and no text about them.
+        """
+        return HostedConversation(self, [_as_text(message, world) for message in prompt], session)
 
 
 class HostedConversation:
@@ -80,3 +86,16 @@ class HostedConversation:
     def close(self) -> tuple[int, ...]:
         """Nothing is kept."""
         return ()
+
+
+def _as_text(message: Message, world: Any) -> Message:
+    """The message without tools, whose text describes them."""
+    if not message.tools:
+        return message
+    text = getattr(world, "text_prompt", "")
+    if not text:
+        raise ConfigError(
+            f"{type(world).__name__} has schema_tools and no text_prompt, and a hosted model is told of "
+            "tools as text. Give it a text_prompt that describes them."
+        )
+    return replace(message, content=readable(text), tools=())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palestra.errors import EngineError
-from palestra.policy.engine import Generation, SamplingParams
+from palestra.policy.engine import Generation, SamplingParams, as_end_ids
 from palestra.policy.model_server import ModelServer
 from palestra.types import FinishReason
 
@@ -34,10 +34,15 @@ class HttpEngine:
     """Samples from a server; see the module's docstring."""
 
     def __init__(
-        self, server: ModelServer, end_id: int, policy_version: int = 0, *, vocabulary: int = 2**31
+        self,
+        server: ModelServer,
+        end_ids: int | Sequence[int],
+        policy_version: int = 0,
+        *,
+        vocabulary: int = 2**31,
     ) -> None:
-        """Sample from ``server``, whose actions end with ``end_id`` and have ids below ``vocabulary``."""
-        self.server, self._end_id, self.policy_version = server, end_id, policy_version
+        """Sample from ``server``; actions end with any of ``end_ids`` and have ids below ``vocabulary``."""
+        self.server, self._end_ids, self.policy_version = server, as_end_ids(end_ids), policy_version
         self._vocabulary = vocabulary
 
     @property
@@ -57,7 +62,7 @@ class HttpEngine:
             "prompt": list(prompt_ids),
             "max_tokens": params.max_tokens,
             "temperature": params.temperature,
-            "stop_token_ids": [self._end_id],
+            "stop_token_ids": list(self._end_ids),
             "logprobs": 1,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
@@ -78,7 +83,7 @@ class HttpEngine:
                 f"The server gave token id {wrong[0]}, and the vocabulary has {self._vocabulary}: it serves "
                 "another model."
             )
-        if self._end_id in ids[:-1]:
+        if any(token in self._end_ids for token in ids[:-1]):
             raise EngineError("The server went on behind the token that ends an action.")
 
     def release(self, session: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from palestra.errors import ConfigError
-from palestra.policy.engine import Generation, SamplingParams
+from palestra.policy.engine import Generation, SamplingParams, as_end_ids
 from palestra.policy.forward import last_hidden, logits_of
 from palestra.policy.models import model_from_bytes, weights_to_bytes
 from palestra.policy.slot_cache import SlotCache
@@ -44,16 +44,18 @@ class _Request:
 class LocalEngine:
     """Samples from a model in this process; see the module's docstring."""
 
-    def __init__(self, model: Any, end_id: int, *, slots: int = 64, context_tokens: int = 2048) -> None:
+    def __init__(
+        self, model: Any, end_ids: int | Sequence[int], *, slots: int = 64, context_tokens: int = 2048
+    ) -> None:
         """Serve ``model`` (kept in eval mode while sampling).
 
         Args:
             model: a transformers causal language model.
-            end_id: the id that ends an action.
+            end_ids: the id that ends an action, or several of which any does.
             slots: most episodes at once; a further one waits for a free slot.
             context_tokens: most tokens an episode may hold.
         """
-        self.model, self._end_id, self._context = model, end_id, context_tokens
+        self.model, self._end_ids, self._context = model, as_end_ids(end_ids), context_tokens
         self._cache = SlotCache(model.config, slots, context_tokens + 1, model.device)
         self._slot_count = slots
         self.policy_version = 0
@@ -67,7 +69,7 @@ class LocalEngine:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the weights and the sizes: another process gets the same policy, with nothing read yet."""
-        made_of = (self.model.config, weights_to_bytes(self.model), self._end_id)
+        made_of = (self.model.config, weights_to_bytes(self.model), self._end_ids)
         return _revive, (*made_of, self._slot_count, self._context, self.policy_version)
 
     @property
@@ -264,7 +266,7 @@ class LocalEngine:
         for request, token, logprob in zip(requests, picked.tolist(), chosen.tolist(), strict=True):
             request.ids.append(token)
             request.logprobs.append(logprob)
-            if token == self._end_id:
+            if token in self._end_ids:
                 self._finish(request, "stop")
             elif len(request.ids) == request.params.max_tokens:
                 self._finish(request, "length")
@@ -276,7 +278,9 @@ class LocalEngine:
             request.done.set_result(generation)
 
 
-def _revive(config: Any, weights: bytes, end_id: int, slots: int, context: int, version: int) -> LocalEngine:
-    engine = LocalEngine(model_from_bytes(config, weights), end_id, slots=slots, context_tokens=context)
+def _revive(
+    config: Any, weights: bytes, end_ids: Sequence[int], slots: int, context: int, version: int
+) -> LocalEngine:
+    engine = LocalEngine(model_from_bytes(config, weights), end_ids, slots=slots, context_tokens=context)
     engine.policy_version = version
     return engine

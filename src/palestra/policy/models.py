@@ -7,6 +7,7 @@ has one, palestra's role tokens where it has none.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from palestra.policy.adapters import plain_weights
 from palestra.policy.chat import ChatTemplate, RoleTokenTemplate
 from palestra.policy.cpu_kernels import use_cpu_kernels
 from palestra.policy.forward_check import check_forward
-from palestra.policy.model_chat import ModelTemplate
+from palestra.policy.model_chat import GENERATION_FILE, ModelTemplate
 from palestra.policy.model_names import BUILTIN_MODELS, check_model_name, is_hub_id
 from palestra.policy.nano import NANO_FOLDER
 from palestra.policy.smollm2 import smollm2_folder
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What is fetched of a hub model: weights in one format, configuration and tokenizer."""
+_TOKENIZER_FILES = "A Hugging Face model needs its tokenizer.json and its tokenizer_config.json."
 
 _NAME_A_FOLDER = "Name a checkpoint of a run, or a folder of a Hugging Face causal language model."
 
@@ -98,12 +100,35 @@ def load_template(folder: Path) -> ChatTemplate:
     try:
         if not (folder / "tokenizer_config.json").exists():
             return RoleTokenTemplate(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except ConfigError:
+        return ModelTemplate(AutoTokenizer.from_pretrained(folder), _listed_ends(folder))
+    except ConfigError as error:
+        missing = "" if (folder / "tokenizer_config.json").exists() else f" {_TOKENIZER_FILES}"
+        raise ConfigError(f"The tokenizer in {folder} cannot be used. {error}{missing}") from error
+    except StoreError:
         raise
     except Exception as error:  # as above
-        raise StoreError(f"The tokenizer in {folder} cannot be loaded: {error}") from error
-    return ModelTemplate(tokenizer)
+        raise StoreError(
+            f"The tokenizer in {folder} cannot be loaded: {error}. {_TOKENIZER_FILES}"
+        ) from error
+
+
+def _listed_ends(folder: Path) -> list[int]:
+    """The ids that end what the model generates, as its folder lists them: Llama 3 has three.
+
+    Raises:
+        StoreError: the file that lists them is no JSON object.
+    """
+    for path in (folder / GENERATION_FILE, folder / "config.json"):
+        try:
+            listed = (
+                json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.exists() else None
+            )
+        except (OSError, ValueError, AttributeError) as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+        if listed is not None:
+            several = listed if isinstance(listed, list) else [listed]
+            return [each for each in several if isinstance(each, int)]
+    return []
 
 
 def save_policy(folder: Path, model: PreTrainedModel, template: ChatTemplate) -> None:

@@ -91,7 +91,7 @@ class Transcript:
         shown = self._cut(history, action, observation)
         added = self._template.render_reply(history, action, Message("tool", shown))
         self._turns.append(_Past(action, shown, _line(facts, observation), bool(facts.key_records)))
-        if added is not None and self.ids[-1] == self._template.end_id:
+        if added is not None and self.ids[-1] in self._template.end_ids:
             added = added[1:]
         if added is None or (self._window.mode != "full" and not self._fits(len(self.ids) + len(added))):
             self.ids = self._render_anew()

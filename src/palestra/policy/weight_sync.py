@@ -48,7 +48,7 @@ class SyncedEngine(HttpEngine):
             ConfigError: it samples from other weights afterwards.
             EngineError: it cannot load weights.
         """
-        super().__init__(server, template.end_id, version, vocabulary=model.config.vocab_size)
+        super().__init__(server, template.end_ids, version, vocabulary=model.config.vocab_size)
         self._model, self._template, self._temperature = model, template, temperature
         self._sent: int | None = None
         self.weights_changed(version)

@@ -1,5 +1,6 @@
 """Playing episodes: one, or many at once."""
 
+from palestra.rollout.answers import read_reset
 from palestra.rollout.collect import (
     MAX_FAILED_SHARE,
     Rollout,
@@ -18,6 +19,7 @@ __all__ = [
     "World",
     "collect_groups",
     "collect_share",
+    "read_reset",
     "refuse_many_failures",
     "run_episode",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 from palestra.errors import StoreError
 from palestra.store import readable
 from palestra.store.codec import plain
-from palestra.types import Facts, Message, ParseTier
+from palestra.types import Facts, Message, ParseTier, ToolSpec
 
 _FACTS = tuple(field.name for field in dataclasses.fields(Facts))
 _FLAGS = ("valid", "state_changed", "repeated", "success")
@@ -41,13 +41,15 @@ class Step:
 def read_reset(answer: Any, world: Any) -> tuple[Message, ...]:
     """The messages before the first action, from what ``reset`` gave and the world's system prompt.
 
+    A world may have ``schema_tools``, which the model's chat template is to declare with the system prompt.
+
     Raises:
-        TypeError: it is no pair with a text, or the system prompt is none.
+        TypeError: it is no pair with a text, the system prompt is none, or ``schema_tools`` are no tools.
         ValueError: it is a tuple of another length.
     """
     prompt, _ = answer
     said = _text(world.system_prompt, "system_prompt"), _text(prompt, "the first observation")
-    return Message("system", said[0]), Message("user", said[1])
+    return Message("system", said[0], _tools(getattr(world, "schema_tools", ()))), Message("user", said[1])
 
 
 def read_step(answer: Any) -> Step:
@@ -77,6 +79,14 @@ def _text(value: Any, what: str) -> str:
     return readable(value)
 
 
+def _tools(value: Any) -> tuple[ToolSpec, ...]:
+    if not isinstance(value, tuple | list) or not all(isinstance(each, ToolSpec) for each in value):
+        raise TypeError(f"schema_tools are {value!r:.80}, not a tuple of ToolSpec")
+    for spec in value:
+        _refuse_unstorable(spec.parameters, f"the parameters of tool {spec.name!r:.80}")
+    return tuple(value)
+
+
 def _flag(value: Any, what: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{what} is {value!r:.80}, not True or False")
@@ -88,7 +98,7 @@ def _fact(name: str, value: Any) -> Any:
     if name in _FLAGS:
         return _flag(value, name)
     if name == "parameters" and value is not None:
-        _refuse_unstorable(value)
+        _refuse_unstorable(value, "the fact 'parameters'")
     right = {
         **dict.fromkeys(_TEXTS, isinstance(value, str | NoneType)),
         "parse_tier": isinstance(value, str) and value in get_args(ParseTier),
@@ -103,12 +113,12 @@ def _fact(name: str, value: Any) -> Any:
     return tuple(value) if _is_texts(value) else value
 
 
-def _refuse_unstorable(parameters: Any) -> None:
+def _refuse_unstorable(parameters: Any, what: str) -> None:
     """Found only when it is stored, such a value would cost the whole batch."""
     try:
         plain(parameters)
     except StoreError as error:
-        raise TypeError(f"the fact 'parameters': {error}") from None
+        raise TypeError(f"{what}: {error}") from None
 
 
 def _is_number(value: Any) -> bool:

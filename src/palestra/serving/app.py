@@ -1,8 +1,9 @@
 """The OpenAI-compatible server around palestra's own engine.
 
 Chat clients find ``/v1/chat/completions``; palestra itself, and whatever works with token ids, uses
-``/v1/completions`` with ids as the prompt. A request that asks for what the engine does not do (nucleus
-sampling, penalties, several answers) is refused, for a setting that is silently ignored is worse.
+``/v1/completions`` with ids as the prompt. Tools in a chat are declared by the model's chat template, and
+calls are text in the answer, as they were in training. A request that asks for what the engine does not do
+(nucleus sampling, penalties, several answers) is refused, for a setting that is silently ignored is worse.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,7 +26,7 @@ from palestra.errors import ConfigError, ContextFull, EngineError
 from palestra.policy import SamplingParams
 from palestra.serving.desk import Answer, Desk
 from palestra.store import readable
-from palestra.types import Message
+from palestra.types import Message, ToolSpec
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_p": (1,),
@@ -37,7 +39,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "stop": ([],),
     "logit_bias": ({},),
-    "tools": ([],),
     "functions": ([],),
     "response_format": ({"type": "text"},),
     "echo": (False,),
@@ -114,11 +115,14 @@ class _Handlers:
     async def completions(self, request: Request) -> Response:
         body = await _body(request)
         _check_model(body, self._name)
-        ids, params, end = _prompt(body), _params(body, 16, None), self._desk.template.end_id
+        ids, params, ends = _prompt(body), _params(body, 16, None), self._desk.template.end_ids
         if body.get("stream"):
             raise ConfigError("completions are not streamed")
-        if body.get("stop_token_ids") not in (None, [], [end]):
-            raise ConfigError(f"an action ends with {end}, not with {body['stop_token_ids']}")
+        if body.get("tools"):
+            raise ConfigError("tools are declared in a chat; a prompt of ids holds them already")
+        stops = body.get("stop_token_ids") or []
+        if not isinstance(stops, list) or any(each not in ends for each in stops):
+            raise ConfigError(f"an action ends with {list(ends)}, not with {stops}")
         answer = await self._desk.complete(ids, params, request.headers.get("x-episode-id"))
         return JSONResponse(_completion_answer(answer, self._name, ids))
 
@@ -225,7 +229,24 @@ def _messages(body: Mapping[str, Any]) -> list[Message]:
         raise ConfigError("tool_calls in the server's form are not supported: calls are text")
     if not found or found[-1].role == "assistant":
         raise ConfigError("the last message is one that is to be answered")
-    return found
+    return [replace(found[0], tools=_tools(body)), *found[1:]]
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
+    """The tools that the chat template is to declare."""
+    tools = body.get("tools") or ()
+    if tools and body.get("tool_choice") != "none":
+        raise ConfigError("calls are answered as text, not as tool_calls: send tools with tool_choice='none'")
+    try:
+        functions = [each["function"] for each in tools]
+        found = [
+            (each["name"], each.get("description", ""), each.get("parameters", {})) for each in functions
+        ]
+    except (KeyError, TypeError, AttributeError):
+        found = [(None, None, None)]
+    if not all(isinstance(n, str) and isinstance(d, str) and isinstance(p, dict) for n, d, p in found):
+        raise ConfigError("tools are a list of {type, function: {name, description, parameters}}")
+    return tuple(ToolSpec(readable(name), readable(about), schema) for name, about, schema in found)
 
 
 def _text(content: Any) -> str:

@@ -103,7 +103,7 @@ class CapturedEpisode:
         added = template.render_reply(self._said[:-1], self._said[-1].content, said[-1])
         if added is None:
             return False
-        if self._ids[-1] == template.end_id:
+        if self._ids[-1] in template.end_ids:
             added = added[1:]
         self._ids += added
         self._turns[-1] = replace(self._turns[-1], observation=said[-1].content, observation_ids=tuple(added))
@@ -125,4 +125,5 @@ def task_of(group: str, prompt: str) -> Task:
 
 def _same(said: Sequence[Message], known: Sequence[Message]) -> bool:
     """Whether two conversations are one, but for white space that clients strip."""
-    return [(m.role, m.content.strip()) for m in said] == [(m.role, m.content.strip()) for m in known]
+    one, other = ([(m.role, m.content.strip(), m.tools) for m in each] for each in (said, known))
+    return one == other

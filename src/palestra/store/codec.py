@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from palestra.errors import StoreError
-from palestra.types import Facts, Message, StopReason, Task, Trajectory, Turn
+from palestra.types import Facts, Message, StopReason, Task, ToolSpec, Trajectory, Turn
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     """
     record = _shallow(trajectory)
     record["task"] = plain(_shallow(trajectory.task))
-    record["prompt"] = [_shallow(message) for message in trajectory.prompt]
+    record["prompt"] = [_message_to_dict(message) for message in trajectory.prompt]
     record["turns"] = [_turn_to_dict(turn) for turn in trajectory.turns]
     record["stop_reason"] = trajectory.stop_reason.value
     record["prompt_ids"] = list(trajectory.prompt_ids)
@@ -47,7 +47,7 @@ def trajectory_from_dict(record: Mapping[str, Any]) -> Trajectory:
             **{
                 **record,
                 "task": task_from_dict(record["task"]),
-                "prompt": tuple(Message(**message) for message in record["prompt"]),
+                "prompt": tuple(_message_from_dict(message) for message in record["prompt"]),
                 "turns": tuple(_turn_from_dict(turn) for turn in record["turns"]),
                 "stop_reason": StopReason(record["stop_reason"]),
                 "prompt_ids": tuple(record["prompt_ids"]),
@@ -103,6 +103,17 @@ def readable(text: str) -> str:
     if not has_lone_surrogate(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _message_to_dict(message: Message) -> dict[str, Any]:
+    """Without a key for tools where there are none, as in records that know no such key."""
+    record = {"role": message.role, "content": message.content}
+    tools = [plain(_shallow(spec)) for spec in message.tools]
+    return {**record, "tools": tools} if tools else record
+
+
+def _message_from_dict(record: Mapping[str, Any]) -> Message:
+    return Message(**{**record, "tools": tuple(ToolSpec(**spec) for spec in record.get("tools") or ())})
 
 
 def _turn_to_dict(turn: Turn) -> dict[str, Any]:

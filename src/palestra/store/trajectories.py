@@ -2,8 +2,8 @@
 
 The rollout's groups come in; the viewer, SFT and the hard-example rounds read them back. Ids are int32 lists,
 logprobs float32 lists (bit for bit what an engine sampled), texts are stored once. The one surprising choice:
-facts, reward parts and the task are JSON text inside the row, because a Parquet struct gives every row every
-key and a tool call would come back with arguments the model never wrote.
+facts, reward parts, tools and the task are JSON text inside the row, because a Parquet struct gives every row
+every key and a tool call would come back with arguments the model never wrote.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
         "id": pa.string(),
         "task_id": pa.string(),
         "task": pa.string(),
-        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string(), "tools": pa.string()})),
         "turns": pa.list_(_TURN),
         "stop_reason": pa.string(),
         "success": pa.bool_(),
@@ -151,6 +151,9 @@ def _row(group: TrajectoryGroup, attempt: int) -> dict[str, Any]:
     row = trajectory_to_dict(trajectory)
     for turn in row["turns"]:
         turn["facts"] = to_json(turn["facts"])
+    for message in row["prompt"]:
+        if "tools" in message:
+            message["tools"] = to_json(message["tools"])
     row["reward_parts"] = to_json(row["reward_parts"])
     row["task"] = to_json(row["task"])
     encodable: dict[str, Any] = _encodable({**row, "group_id": group.id, "task_id": trajectory.task.id})
@@ -163,6 +166,9 @@ def _group(group_id: str, rows: list[dict[str, Any]]) -> TrajectoryGroup:
         record = {key: value for key, value in row.items() if key not in ("group_id", "task_id")}
         record["task"] = json.loads(row["task"])
         record["reward_parts"] = json.loads(row["reward_parts"])
+        record["prompt"] = [
+            {**each, "tools": json.loads(each.get("tools") or "[]")} for each in row["prompt"]
+        ]
         record["turns"] = [{**turn, "facts": json.loads(turn["facts"])} for turn in row["turns"]]
         trajectories.append(trajectory_from_dict(record))
     return TrajectoryGroup(group_id, trajectories[0].task, tuple(trajectories))

@@ -69,6 +69,7 @@ from palestra.training.preferences import (
 )
 from palestra.training.reward_model import (
     ABOUT_FILE,
+    JudgedPair,
     RewardModel,
     RewardModelSettings,
     StoredReward,
@@ -104,6 +105,7 @@ __all__ = [
     "CriticCredit",
     "CriticSettings",
     "DpoSettings",
+    "JudgedPair",
     "Learner",
     "LoopParts",
     "LoopSettings",

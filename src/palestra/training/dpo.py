@@ -2,7 +2,7 @@
 
 Rafailov et al. 2023, "Direct Preference Optimization", equation 7. The gradient of a pair's loss is a
 policy gradient with the advantages plus and minus ``beta * sigmoid(-margin)``, so the learner, its masks
-and its batches are used as they are. The surprising choice: a pair's two rows need not share a micro-batch,
+and its batches are used as they are. The surprising choice: a pair's rows need not share a micro-batch,
 because its margin is worked out by a forward pass of its own before the step; and there is no second model,
 because the reference is the policy before its first step.
 """
@@ -101,11 +101,10 @@ def dpo_update(
     margins = [beta * (chosen - rejected) for chosen, rejected in ratios]
     rows: list[Segment] = []
     for (chosen, rejected), margin in zip(pairs, margins, strict=True):
-        advantage = 2.0 * beta * preference_pull(margin)  # the learner averages over rows, two to a pair
-        for row, signed in ((chosen, advantage), (rejected, -advantage)):
-            each = tuple(signed if counts else 0.0 for counts in row.action_mask)
-            # an attempt may be in several pairs, and is a sequence of its own in each
-            rows.append(replace(row, trajectory_id=f"{len(rows)}/{row.trajectory_id}", advantages=each))
+        advantage = 2.0 * beta * preference_pull(margin)  # the learner averages over attempts, two to a pair
+        for side, signed in ((chosen, advantage), (rejected, -advantage)):
+            number = len(rows)  # an attempt may be in several pairs, and is a sequence of its own in each
+            rows += [_weighed(row, f"{number}/{row.trajectory_id}", signed) for row in side]
     metrics = learner.update(rows, policy_gradient(), rate)
     del metrics["loss/total"]  # of the surrogate, which means nothing here
     return {
@@ -120,6 +119,12 @@ def dpo_update(
 
 def log_likelihoods(learner: Learner, pairs: Sequence[PairRows]) -> list[tuple[float, float]]:
     """Log-probability of all marked tokens together, chosen and rejected, under the learner's model."""
-    found = learner.logprobs(learner.model, [row for pair in pairs for row in pair])
-    sums = [math.fsum(values) for values in found]
+    sides = [side for pair in pairs for side in pair]
+    found = iter(learner.logprobs(learner.model, [row for side in sides for row in side]))
+    sums = [math.fsum(value for _ in side for value in next(found)) for side in sides]
     return list(zip(sums[::2], sums[1::2], strict=True))
+
+
+def _weighed(row: Segment, name: str, advantage: float) -> Segment:
+    each = tuple(advantage if counts else 0.0 for counts in row.action_mask)
+    return replace(row, trajectory_id=name, advantages=each)

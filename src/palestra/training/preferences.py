@@ -18,8 +18,8 @@ from palestra.types import Segment, Trajectory, TrajectoryGroup
 
 _ROUNDING = 1e-9
 
-PairRows = tuple[Segment, Segment]
-"""Token rows of the chosen and of the rejected attempt."""
+PairRows = tuple[tuple[Segment, ...], tuple[Segment, ...]]
+"""Token rows of the chosen and of the rejected attempt: more than one where a context was written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ def preference_pairs(groups: Iterable[TrajectoryGroup], margin: float) -> list[P
     then the earlier one. An attempt that acts as an earlier one of its group did adds no second pair.
 
     Args:
-        groups: scored attempts with token ids; those of failed worlds, without ids, or with a context that
-            was written anew take part in no pair.
+        groups: scored attempts with token ids; those of failed worlds or without ids take part in no pair.
         margin: smallest difference in reward that counts where both succeeded or both failed. A success
             is better than a failure whatever their rewards.
     """
@@ -60,21 +59,26 @@ def preference_pairs(groups: Iterable[TrajectoryGroup], margin: float) -> list[P
 def pair_rows(pair: PreferencePair) -> PairRows:
     """The rows of a pair: only action tokens from the turn on where they part are marked.
 
-    What comes before is the context they share: equal ids, none marked. Observations are never marked.
-    Leading tokens that the two differing actions have in common are marked in both rows and cancel in every
-    difference.
+    What comes before is the context they share: equal ids, none marked. Observations are never marked. A row
+    that ends before they part is left out. Leading tokens that the two differing actions have in common are
+    marked in both and cancel in every difference.
 
     Raises:
         ConfigError: a turn has no ids, or not one log-probability per id.
     """
-    return _row(pair.chosen, pair.turn), _row(pair.rejected, pair.turn)
+    return _rows(pair.chosen, pair.turn), _rows(pair.rejected, pair.turn)
 
 
 def first_difference(one: Trajectory, other: Trajectory) -> int | None:
-    """The first turn whose actions differ; None if none does, or if a prompt or reply differed before."""
+    """The first turn whose actions differ; None if none does, or if a prompt or reply differed before.
+
+    Where a reply had the context written anew, it is the new context that must be equal.
+    """
     if one.prompt_ids != other.prompt_ids:
         return None
     for index, (first, second) in enumerate(zip(one.turns, other.turns, strict=False)):
+        if first.prompt_ids != second.prompt_ids:
+            return None
         if first.action_ids != second.action_ids:
             return index
         if first.observation_ids != second.observation_ids:
@@ -128,20 +132,25 @@ def _pairs_of(group: TrajectoryGroup, margin: float) -> Iterator[PreferencePair]
 
 
 def _distinct(attempts: Sequence[Trajectory]) -> Iterator[Trajectory]:
-    """Scored attempts with ids in one row, one of each sequence of actions."""
+    """Scored attempts with ids, one of each sequence of actions."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for attempt in attempts:
         actions = tuple(turn.action_ids for turn in attempt.turns)
         usable = attempt.reward is not None and actions and all(actions)
-        if usable and actions not in seen and not any(turn.prompt_ids for turn in attempt.turns):
+        if usable and actions not in seen:
             seen.add(actions)
             yield attempt
 
 
-def _row(trajectory: Trajectory, turn: int) -> Segment:
-    (whole,) = make_segments(trajectory, [float(index >= turn) for index in range(len(trajectory.turns))])
-    mask = tuple(counts > 0 for counts in whole.advantages)
+def _rows(trajectory: Trajectory, turn: int) -> tuple[Segment, ...]:
+    rows = make_segments(trajectory, [float(index >= turn) for index in range(len(trajectory.turns))])
+    return tuple(_counted(row) for row in rows if any(row.advantages))
+
+
+def _counted(row: Segment) -> Segment:
+    """The row with its mask on those action tokens alone whose advantage is 1."""
+    mask = tuple(counts > 0 for counts in row.advantages)
     logprobs = tuple(
-        value if counts else 0.0 for value, counts in zip(whole.sampled_logprobs, mask, strict=True)
+        value if counts else 0.0 for value, counts in zip(row.sampled_logprobs, mask, strict=True)
     )
-    return replace(whole, action_mask=mask, sampled_logprobs=logprobs)
+    return replace(row, action_mask=mask, sampled_logprobs=logprobs)

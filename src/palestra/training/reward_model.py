@@ -26,13 +26,16 @@ from palestra.policy.models import load_policy, save_policy
 from palestra.training.batch import make_micro_batches
 from palestra.training.critic import head_parameters, scalar_head, state_values
 from palestra.training.metrics import mean
-from palestra.training.preferences import PairRows, pair_batches, preference_loss, preference_pull
+from palestra.training.preferences import pair_batches, preference_loss, preference_pull
 from palestra.training.segments import judged_segment
 from palestra.training.sft import warmed_rate
 from palestra.types import Segment, Trajectory
 
 HEAD_FILE, ABOUT_FILE = "head.safetensors", "reward_model.json"
 _MIN_DEVIATION = 1e-6
+
+JudgedPair = tuple[Segment, Segment]
+"""Rows of ``judged_segment``, of the chosen and of the rejected attempt."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,11 @@ class RewardModel:
 
 def fit_reward_model(
     reward: RewardModel,
-    pairs: Sequence[PairRows],
+    pairs: Sequence[JudgedPair],
     settings: RewardModelSettings,
     report: Callable[[int, int, dict[str, float]], None],
 ) -> None:
-    """Train on ``pairs`` of ``judged_segment`` rows and settle the scale on them.
+    """Train on ``pairs`` and settle the scale on them.
 
     ``report`` gets update number, number of updates and metrics after each.
 
@@ -119,7 +122,7 @@ def fit_reward_model(
     reward.set_scale([row for pair in pairs for row in pair])
 
 
-def accumulate_preferences(reward: RewardModel, pairs: Sequence[PairRows]) -> dict[str, float]:
+def accumulate_preferences(reward: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, float]:
     """Add the gradient of the mean loss of ``pairs``; metrics of it.
 
     Scores come from a pass of their own, so a pair's rows need not share a micro-batch.
@@ -131,7 +134,7 @@ def accumulate_preferences(reward: RewardModel, pairs: Sequence[PairRows]) -> di
     return preference_metrics(margins)
 
 
-def score_margins(reward: RewardModel, pairs: Sequence[PairRows]) -> list[float]:
+def score_margins(reward: RewardModel, pairs: Sequence[JudgedPair]) -> list[float]:
     """By how much each chosen attempt's score exceeds the rejected one's."""
     scores = reward.scores([row for pair in pairs for row in pair])
     return [chosen - rejected for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
