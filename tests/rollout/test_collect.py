@@ -107,6 +107,20 @@ def test_one_failing_world_does_not_disturb_its_siblings():
     assert "the shop is on fire" in failed.error
 
 
+def test_what_a_policy_raises_comes_out_as_it_was_with_the_episode():
+    class Broken(SlowPolicy):
+        def open(self, prompt, world, seed, session):
+            if session == "s/3/0":
+                raise KeyError("no such role")
+            return super().open(prompt, world, seed, session)
+
+    rollout = Rollout(lambda: make_env("orders"), Broken(), Rubric(), Limits())
+    chosen = tasks(8)
+    with pytest.raises(KeyError, match="no such role") as caught:
+        collect_groups(rollout, chosen, 1, stage="s", seed=0)
+    assert caught.value.__notes__ == [f"in episode s/3/0 of task {chosen[3].id}"]
+
+
 def test_a_failure_is_tried_again_on_a_fresh_world_with_the_same_seed():
     chosen, times = tasks(3), [True]
     rollout = Rollout(lambda: FailingWorld({t.seed for t in chosen}, times=times), ORACLE, Rubric(), Limits())
