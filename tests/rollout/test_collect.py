@@ -107,6 +107,21 @@ def test_one_failing_world_does_not_disturb_its_siblings():
     assert "the shop is on fire" in failed.error
 
 
+def test_the_last_action_that_the_limit_allows_is_run():
+    task = tasks(1)[0]
+    played = play(ORACLE, Limits(max_turns=task.optimal_turns), task=task)
+    assert (played.success, played.stop_reason) == (True, StopReason.terminated)
+    cut = play(ORACLE, Limits(max_turns=task.optimal_turns - 1), task=task)
+    assert (cut.success, cut.stop_reason) == (False, StopReason.max_turns)
+    assert cut.turns[-1].facts.valid
+
+
+def test_a_call_is_run_whatever_is_said_around_it():
+    stop = '{"tool_name": "finish", "parameters": {"verdict": "refused"}}\nI am done. Goodbye.'
+    played = play(ScriptedPolicy("odd", replay_script([stop])))
+    assert (played.turns[0].facts.tool_name, played.stop_reason) == ("finish", StopReason.terminated)
+
+
 def test_what_a_policy_raises_comes_out_as_it_was_with_the_episode():
     class Broken(SlowPolicy):
         def open(self, prompt, world, seed, session):

@@ -19,6 +19,7 @@ from palestra.pipeline.load import check_config
 from palestra.pipeline.workshop import Workshop
 from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.nano import NANO_FOLDER
+from palestra.serving import bind
 from palestra.store import RunFolder
 from palestra.training import checkpoints
 from small_models import write_nano
@@ -146,6 +147,23 @@ def test_an_address_that_others_reach_needs_a_key_and_then_asks_for_it(folder, t
         assert server.owner == "palestra"
         with pytest.raises(ConfigError, match="wants another key"):
             ModelServer(ServerSettings(url))
+
+
+def test_a_port_is_taken_once_and_zero_is_a_free_one():
+    with bind(("127.0.0.1", 0), None) as one, bind(("127.0.0.1", 0), None) as other:
+        port = one.getsockname()[1]
+        assert port != other.getsockname()[1]
+        with pytest.raises(ConfigError, match="choose another port, or 0 for a free one"):
+            bind(("127.0.0.1", port), None)
+
+
+def test_a_request_without_a_seed_is_sampled_anew_and_one_with_a_seed_the_same(address):
+    def said(**settings):
+        body = {"messages": ASKED, "max_tokens": 12, "temperature": 1.0, **settings}
+        return post(f"{address}/chat/completions", body)["choices"][0]["message"]["content"]
+
+    assert len({said() for _ in range(4)}) > 1
+    assert len({said(seed=7) for _ in range(4)}) == 1
 
 
 def program(url: str, stop: threading.Event, count: int = 6) -> None:
