@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from palestra.envs import make_env
 from palestra.policy import ContextWindow, Generation, SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
@@ -182,3 +183,13 @@ def test_an_empty_reply_is_a_turn_like_any_other(template):
     assert played.reward_parts["format"] == 1.0
     (row,) = make_segments(played, [1.0, 1.0])
     assert sum(row.action_mask) == 2 * len(action)
+
+
+def test_a_flood_of_blanks_is_cut_and_ends_the_episode(template):
+    blank = template.encode("\n" * 8)[:1]
+    engine = Saying(*[tuple(blank * 100)] * 9, reason="length")
+    task = make_env("orders").make_task(1)
+    policy = TokenPolicy("p", template, engine, SamplingParams(100), ContextWindow(9_000))
+    played = asyncio.run(run_episode(make_env("orders"), task, policy, Limits(), EpisodeKey("t", 1)))
+    assert (played.stop_reason, len(played.turns)) == (StopReason.invalid_action, 3)
+    assert [turn.facts.error for turn in played.turns] == ["truncated"] * 3

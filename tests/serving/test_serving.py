@@ -1,11 +1,14 @@
 """The server as programs see it, and a program that trains its policy through it."""
 
+import contextlib
+import http.client
 import json
 import signal
 import subprocess
 import sys
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -130,6 +133,44 @@ def test_a_request_that_would_fill_the_memory_is_refused_and_the_server_lives(ad
         post(f"{address}/chat/completions", b'{"messages": "' + b"a" * (17 * 2**20) + b'"}')
     assert caught.value.code == 413
     assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def test_a_request_without_an_end_is_refused_and_the_server_lives(address):
+    host = urllib.parse.urlsplit(address).netloc
+    connection = http.client.HTTPConnection(host, timeout=60)
+    sent = 0
+
+    def flood():
+        nonlocal sent
+        while sent < 2**30:
+            sent += 2**16
+            yield b" " * 2**16
+
+    with contextlib.suppress(OSError):  # it hangs up
+        connection.request("POST", "/v1/chat/completions", flood())
+        assert connection.getresponse().status == 413
+    assert sent < 2**27
+    assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def test_a_page_in_a_browser_cannot_use_a_server_without_a_key(address):
+    for path, body in (
+        ("/v1/episodes/a/reward", {"reward": 1}),
+        ("/weights", {"path": "x"}),
+        ("/v1/chat/completions", {"messages": ASKED}),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(address.removesuffix("/v1") + path, body, Origin="https://example.org")
+        assert caught.value.code == 403
+        assert "access-control-allow-origin" not in caught.value.headers
+
+
+def test_no_file_is_served(address, folder):
+    root = address.removesuffix("/v1")
+    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", f"/v1/models/..%2f..{folder}/config.json"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(root + path, timeout=60)
+        assert caught.value.code == 404
 
 
 def test_an_address_that_others_reach_needs_a_key_and_then_asks_for_it(folder, tmp_path, monkeypatch):
