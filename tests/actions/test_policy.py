@@ -2,6 +2,7 @@
 # ruff: noqa: E501 - a table of texts reads better unbroken
 
 import json
+import time
 from typing import Any, get_args
 
 import pytest
@@ -430,6 +431,22 @@ def test_what_stood_inside_a_broken_call_is_not_run() -> None:
 )
 def test_the_reasoning_is_kept(text: str, action_format: ActionFormat, reasoning: str | None) -> None:
     assert parse_action(text, TOOLS, format=action_format).call.reasoning == reasoning
+
+
+@pytest.mark.parametrize(
+    "value", ["((7**99)**99)**99", "().__class__.__bases__[0]", "__import__('os')", "1+1"]
+)
+def test_no_expression_is_ever_computed(value: str) -> None:
+    began = time.perf_counter()
+    for text, action_format in (
+        (f'{{"name": "search", "arguments": {{"query": {value}}}}}', "json"),
+        (f"search(query={value})", "pythonic"),
+        (f"{{'name': 'search', 'arguments': {{'query': {value}}}}}", "json"),
+    ):
+        with pytest.raises(ActionError) as caught:
+            parse_action(text, TOOLS, format=action_format)  # type: ignore[arg-type]
+        assert caught.value.name == "malformed"
+    assert time.perf_counter() - began < 1
 
 
 def test_two_tools_that_differ_by_case_are_not_guessed_between() -> None:

@@ -87,6 +87,16 @@ def test_a_mistake_is_told_in_one_line(palestra, monkeypatch, tmp_path, argument
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_terminal_that_lacks_a_letter_ends_nothing(tmp_path: Path) -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "palestra.cli"]
+    shown = subprocess.run([*command, "envs"], capture_output=True, env=env)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    wrong = subprocess.run([*command, "doctor", "\u4f60\u597d"], capture_output=True, env=env, cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert b"no run folder" in wrong.stderr
+
+
 def test_a_core_install_says_what_training_needs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_TRAINING, ",".join(EXTRAS["train"])]
     for arguments in (["train", "quickstart"], ["eval", "nano", "--world", "orders"]):

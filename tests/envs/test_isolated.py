@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +159,26 @@ def test_the_next_world_is_tried_where_one_failed_and_the_record_says_so():
     assert sorted(t.retries for t in tried) == [0, 0, 0, 0, 0, 1]
     for trajectory in tried:
         assert ("SIGSEGV" in (trajectory.error or "")) == bool(trajectory.retries)
+
+
+def test_two_hundred_episodes_leave_no_process_thread_or_open_file():
+    def held():
+        children = Path(f"/proc/{worlds.host_pid}/task/{worlds.host_pid}/children").read_text()
+        return children, threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    worlds = IsolatedWorlds(NAME, step_seconds=8.0)
+    groups(worlds, ORACLE, NAME, attempts=1)
+    before = held()
+    groups(worlds, ORACLE, NAME, attempts=34)
+    assert held() == before
+    assert worlds.counts.started >= 210
+
+
+def test_episodes_are_played_and_stopped_in_time_in_any_thread():
+    worlds = IsolatedWorlds(NAME, step_seconds=0.6)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(play, ORACLE, WORLDS).result().success
+        assert "within 0.6 s" in pool.submit(play, acting(trouble("hang")), worlds).result().error
 
 
 def test_a_world_that_cannot_be_made_fails_its_episodes_only():

@@ -121,6 +121,12 @@ def test_the_system_prompt_has_one_short_line_a_tool() -> None:
     assert "tool_name" in lines[-1]
 
 
+@pytest.mark.parametrize("name", ["../../x", "my shop", "a\0b", "a/b", "", "\u00f6rtchen", ".."])
+def test_a_world_s_name_can_be_part_of_a_file_s(name: str) -> None:
+    with pytest.raises(WorldError, match="no name for a world"):
+        type("Odd", (Safe,), {"name": name})
+
+
 def test_a_tool_may_not_take_a_name_that_the_toolkit_uses() -> None:
     with pytest.raises(WorldError, match="close"):
 

@@ -1,10 +1,14 @@
 """LoRA adapters: what is trained, what a checkpoint holds, and what lies under an adapter."""
 
+import asyncio
+import pickle
+
 import peft
 import pytest
 import torch
 
 from palestra.errors import ConfigError
+from palestra.policy import SamplingParams
 from palestra.policy.adapters import (
     LoraSettings,
     WithoutAdapter,
@@ -16,6 +20,7 @@ from palestra.policy.adapters import (
     save_adapter,
     trained_state,
 )
+from palestra.policy.local import LocalEngine
 from palestra.policy.models import model_from_bytes, weights_to_bytes
 from palestra.policy.nano import new_nano
 from palestra.training import Learner, imitation_loss
@@ -120,3 +125,25 @@ def test_targets_choose_the_layers():
     model = tiny()
     add_adapter(model, LoraSettings(4, 8.0, ("q_proj", "v_proj")), seed=0)
     assert {name.split(".")[-4] for name in trained_state(model)} == {"q_proj", "v_proj"}
+
+
+def test_an_adapter_reaches_what_is_sampled_here_and_elsewhere(trained):
+    def logprobs(engine):
+        return asyncio.run(engine.generate([5, 6, 7], SamplingParams(4, 1.0, seed=1), "a")).logprobs
+
+    engine = LocalEngine(trained.model, 1, slots=2, context_tokens=32)
+    before = logprobs(engine)
+    with torch.no_grad():
+        for value in trained_state(trained.model).values():
+            value.mul_(10)
+    engine.weights_changed(1)
+    assert max(abs(a - b) for a, b in zip(before, logprobs(engine), strict=False)) > 0.1
+    elsewhere = pickle.loads(pickle.dumps(engine))
+    assert logprobs(elsewhere) == pytest.approx(logprobs(engine), abs=1e-3)
+
+
+def test_a_hundred_merges_leave_the_base_and_the_adapter_as_they_were(trained):
+    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
+    first = weights_to_bytes(trained.model)
+    assert all(weights_to_bytes(trained.model) == first for _ in range(100))
+    assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())

@@ -20,7 +20,7 @@ from palestra.policy.weight_sync import SyncedEngine
 from palestra.rewards import Rubric
 from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
 from palestra.training import Learner, imitation_loss
-from palestra.types import Message, Segment, StopReason
+from palestra.types import Facts, Message, Segment, StopReason
 from small_models import write_nano
 
 PROMPT_IDS = [2, 30, 31, 1, 4]
@@ -370,6 +370,28 @@ def test_a_hosted_model_plays_with_messages_and_is_read_as_text(address):
     assert [len(t.turns) for t in played] == [3] * 4
     assert all(t.success and not t.prompt_ids and not t.turns[0].action_ids for t in played)
     assert hosted.server.meter.requests == 12
+
+
+def test_a_huge_reply_is_sent_to_a_hosted_model_with_its_middle_left_out():
+    asked = []
+
+    def reply(number, body):
+        asked.append(body["messages"][-1]["content"])
+        return 200, {"choices": [{"message": {"content": "look"}, "finish_reason": "stop"}]}
+
+    async def go(url):
+        hosted = HostedPolicy("hosted", ModelServer(ServerSettings(url)), SamplingParams(6))
+        conversation = hosted.open((Message("user", "hi"),), None, 0, "a")
+        conversation.observe("begin" + "x" * 5_000_000 + "end", Facts())
+        await conversation.act()
+
+    with scripted(reply) as url:
+        asyncio.run(go(url))
+    (shown,) = asked
+    assert len(shown) < 101_000
+    assert shown.startswith("begin")
+    assert shown.endswith("end")
+    assert "of 5,000,008 characters left out]" in shown
 
 
 def test_a_server_follows_the_weights_that_are_learned(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from palestra.errors import ConfigError
@@ -109,3 +110,26 @@ def test_a_custom_part_is_a_few_lines():
         trajectory(Facts(), Facts(success=True))
     )
     assert scored.reward == pytest.approx(1.25)
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    part = RewardPart("half", 0.0, 1.0, lambda t: list(np.full(len(t.turns), 0.25, np.float32)))
+    scored = Rubric({"half": 1.0}, extra_parts=[part]).score(trajectory(Facts(), Facts()))
+    assert [type(value) for value in (scored.reward, scored.reward_parts["half"])] == [float, float]
+    assert [type(turn.reward) for turn in scored.turns] == [float, float]
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        (lambda t: [1.0 / 0], "ZeroDivisionError"),
+        (lambda t: 1.0, "TypeError"),
+        (lambda t: [1.0], "each of the 2 turns"),
+        (lambda t: [1.0, float("nan")], "a finite number"),
+    ],
+    ids=["raises", "gives one number", "gives too few", "gives no number"],
+)
+def test_a_part_that_goes_wrong_is_named_with_its_episode(measure, message):
+    rubric = Rubric({"mine": 1.0}, extra_parts=[RewardPart("mine", 0.0, 1.0, measure)])
+    with pytest.raises(ConfigError, match=f"'mine' on episode t of task w/train/1 .*{message}"):
+        rubric.score(trajectory(Facts(), Facts()))

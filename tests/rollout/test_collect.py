@@ -120,6 +120,35 @@ def test_tools_that_no_chat_template_could_declare_fail_the_episode(declared):
     assert not trajectory.turns
 
 
+def test_the_last_action_that_the_limit_allows_is_run():
+    task = tasks(1)[0]
+    played = play(ORACLE, Limits(max_turns=task.optimal_turns), task=task)
+    assert (played.success, played.stop_reason) == (True, StopReason.terminated)
+    cut = play(ORACLE, Limits(max_turns=task.optimal_turns - 1), task=task)
+    assert (cut.success, cut.stop_reason) == (False, StopReason.max_turns)
+    assert cut.turns[-1].facts.valid
+
+
+def test_a_call_is_run_whatever_is_said_around_it():
+    stop = '{"tool_name": "finish", "parameters": {"verdict": "refused"}}\nI am done. Goodbye.'
+    played = play(ScriptedPolicy("odd", replay_script([stop])))
+    assert (played.turns[0].facts.tool_name, played.stop_reason) == ("finish", StopReason.terminated)
+
+
+def test_what_a_policy_raises_comes_out_as_it_was_with_the_episode():
+    class Broken(SlowPolicy):
+        def open(self, prompt, world, seed, session):
+            if session == "s/3/0":
+                raise KeyError("no such role")
+            return super().open(prompt, world, seed, session)
+
+    rollout = Rollout(lambda: make_env("orders"), Broken(), Rubric(), Limits())
+    chosen = tasks(8)
+    with pytest.raises(KeyError, match="no such role") as caught:
+        collect_groups(rollout, chosen, 1, stage="s", seed=0)
+    assert caught.value.__notes__ == [f"in episode s/3/0 of task {chosen[3].id}"]
+
+
 def test_a_failure_is_tried_again_on_a_fresh_world_with_the_same_seed():
     chosen, times = tasks(3), [True]
     rollout = Rollout(lambda: FailingWorld({t.seed for t in chosen}, times=times), ORACLE, Rubric(), Limits())

@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from palestra.envs import make_env
 from palestra.policy import ContextWindow, Generation, SamplingParams, TokenPolicy
 from palestra.policy.chat import RoleTokenTemplate
 from palestra.policy.local import LocalEngine
 from palestra.policy.nano import new_nano, train_tokenizer
+from palestra.rewards import Rubric
 from palestra.rollout import EpisodeKey, Limits, run_episode
 from palestra.training import Learner, make_segments, state_segments, tokenize_trajectory
 from palestra.types import StopReason, Task
@@ -163,3 +165,31 @@ def test_half_a_surrogate_pair_in_a_world_s_text_is_replaced_before_anybody_read
     played = play(Told("a\ud800b", "c"), LongHeader(), Saying((100, 1), (101, 1)))
     assert played.turns[0].observation == "a\ufffdb"
     assert 0xFFFD in played.turns[0].observation_ids
+
+
+@pytest.mark.parametrize("mode", ["full", "window", "summary"])
+def test_an_episode_whose_prompt_alone_fills_the_context_ends_before_its_first_action(mode, template):
+    world, engine = Told("one", "two", system_prompt="hello world " * 40), Saying()
+    policy = TokenPolicy("p", template, engine, SamplingParams(8), ContextWindow(60, mode))
+    played = asyncio.run(run_episode(world, TASK, policy, Limits(), EpisodeKey("t", 1)))
+    assert (played.stop_reason, played.turns) == (StopReason.context_full, ())
+
+
+def test_an_empty_reply_is_a_turn_like_any_other(template):
+    action = (*template.encode("hello"), template.end_id)
+    played = Rubric().score(play(Told("", "", cut=True), template, Saying(action, action)))
+    assert [turn.observation for turn in played.turns] == ["", ""]
+    assert all(turn.observation_ids for turn in played.turns)
+    assert played.reward_parts["format"] == 1.0
+    (row,) = make_segments(played, [1.0, 1.0])
+    assert sum(row.action_mask) == 2 * len(action)
+
+
+def test_a_flood_of_blanks_is_cut_and_ends_the_episode(template):
+    blank = template.encode("\n" * 8)[:1]
+    engine = Saying(*[tuple(blank * 100)] * 9, reason="length")
+    task = make_env("orders").make_task(1)
+    policy = TokenPolicy("p", template, engine, SamplingParams(100), ContextWindow(9_000))
+    played = asyncio.run(run_episode(make_env("orders"), task, policy, Limits(), EpisodeKey("t", 1)))
+    assert (played.stop_reason, len(played.turns)) == (StopReason.invalid_action, 3)
+    assert [turn.facts.error for turn in played.turns] == ["truncated"] * 3

@@ -217,6 +217,40 @@ def test_a_request_that_fails_leaves_the_episode_as_it_was():
     assert list(row.ids) == TEMPLATE.render([ASKED, LOOK, THERE]) + list(said("look").ids)
 
 
+def test_a_reward_that_comes_again_or_for_a_forgotten_episode_makes_no_further_attempt():
+    async def go():
+        desk, _ = make_desk(group_size=3, max_lag=1)
+        asyncio.create_task(desk.gather(1, 3, "rl/1"))  # noqa: RUF006
+        await attempt(desk, "a", "x", 1.0)
+        with pytest.raises(ConfigError, match="it is rewarded once"):
+            await desk.finish("a", 1.0, True)
+        await desk.chat([ASKED], PARAMS, "slow", "x")
+        asyncio.create_task(desk.gather(1, 15, "rl/13"))  # noqa: RUF006
+        await asyncio.sleep(0)
+        with pytest.raises(ConfigError, match="no episode 'slow' is being played"):
+            await desk.finish("slow", 1.0, True)
+        return desk.state()
+
+    state = asyncio.run(go())
+    assert (state["episodes_being_played"], state["groups_being_played"]) == (0, 0)
+    assert state["episodes_too_old"] == 2
+
+
+def test_an_answer_may_be_as_long_as_the_context_has_room():
+    class Listening(Echoing):
+        async def generate(self, prompt_ids, params, session):
+            self.asked = len(prompt_ids), params.max_tokens
+            return said("look")
+
+    async def go():
+        engine = Listening()
+        desk = Desk(engine, TEMPLATE, Limits(100, 8))
+        await desk.complete([5] * 90, SamplingParams(20), None)
+        return engine.asked
+
+    assert asyncio.run(go()) == (90, 10)
+
+
 def test_attempts_of_a_group_may_be_asked_in_other_words():
     async def go():
         desk, _ = make_desk(group_size=2)

@@ -1,11 +1,14 @@
 """The server as programs see it, and a program that trains its policy through it."""
 
+import contextlib
+import http.client
 import json
 import signal
 import subprocess
 import sys
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from palestra.pipeline.workshop import Workshop
 from palestra.policy.model_server import ModelServer, ServerSettings
 from palestra.policy.models import load_template
 from palestra.policy.nano import NANO_FOLDER
+from palestra.serving import bind
 from palestra.store import RunFolder
 from palestra.training import checkpoints
 from palestra.types import Message, ToolSpec
@@ -162,6 +166,44 @@ def test_a_request_that_would_fill_the_memory_is_refused_and_the_server_lives(ad
     assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
 
 
+def test_a_request_without_an_end_is_refused_and_the_server_lives(address):
+    host = urllib.parse.urlsplit(address).netloc
+    connection = http.client.HTTPConnection(host, timeout=60)
+    sent = 0
+
+    def flood():
+        nonlocal sent
+        while sent < 2**30:
+            sent += 2**16
+            yield b" " * 2**16
+
+    with contextlib.suppress(OSError):  # it hangs up
+        connection.request("POST", "/v1/chat/completions", flood())
+        assert connection.getresponse().status == 413
+    assert sent < 2**27
+    assert post(f"{address}/chat/completions", {"messages": ASKED})["choices"]
+
+
+def test_a_page_in_a_browser_cannot_use_a_server_without_a_key(address):
+    for path, body in (
+        ("/v1/episodes/a/reward", {"reward": 1}),
+        ("/weights", {"path": "x"}),
+        ("/v1/chat/completions", {"messages": ASKED}),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(address.removesuffix("/v1") + path, body, Origin="https://example.org")
+        assert caught.value.code == 403
+        assert "access-control-allow-origin" not in caught.value.headers
+
+
+def test_no_file_is_served(address, folder):
+    root = address.removesuffix("/v1")
+    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", f"/v1/models/..%2f..{folder}/config.json"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(root + path, timeout=60)
+        assert caught.value.code == 404
+
+
 def test_an_address_that_others_reach_needs_a_key_and_then_asks_for_it(folder, tmp_path, monkeypatch):
     command = [sys.executable, "-m", "palestra.cli", "serve-model", str(folder), "--port", "0"]
     done = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True)
@@ -177,6 +219,23 @@ def test_an_address_that_others_reach_needs_a_key_and_then_asks_for_it(folder, t
         assert server.owner == "palestra"
         with pytest.raises(ConfigError, match="wants another key"):
             ModelServer(ServerSettings(url))
+
+
+def test_a_port_is_taken_once_and_zero_is_a_free_one():
+    with bind(("127.0.0.1", 0), None) as one, bind(("127.0.0.1", 0), None) as other:
+        port = one.getsockname()[1]
+        assert port != other.getsockname()[1]
+        with pytest.raises(ConfigError, match="choose another port, or 0 for a free one"):
+            bind(("127.0.0.1", port), None)
+
+
+def test_a_request_without_a_seed_is_sampled_anew_and_one_with_a_seed_the_same(address):
+    def said(**settings):
+        body = {"messages": ASKED, "max_tokens": 12, "temperature": 1.0, **settings}
+        return post(f"{address}/chat/completions", body)["choices"][0]["message"]["content"]
+
+    assert len({said() for _ in range(4)}) > 1
+    assert len({said(seed=7) for _ in range(4)}) == 1
 
 
 def program(url: str, stop: threading.Event, count: int = 6) -> None:

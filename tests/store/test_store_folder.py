@@ -88,6 +88,11 @@ def test_a_name_cannot_reach_outside_the_run(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_path_with_a_zero_in_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is no path"):
+        create(tmp_path / "a\0b")
+
+
 def test_stage_results_and_evaluations_come_back(tmp_path: Path) -> None:
     run = create(tmp_path)
     assert run.stage_result("sft") is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -187,6 +189,30 @@ def test_a_damaged_file_is_named_and_skipped(run: RunFolder, damage: str) -> Non
     )
     with pytest.warns(UserWarning, match=r"update-2\.parquet"):
         assert [group.id for group in run.read_groups("rl")] == ["rl/1/1", "rl/1/3"]
+
+
+def test_rewards_of_numpy_are_stored_as_plain_numbers(tmp_path: Path) -> None:
+    half: Any = np.float32(0.5)
+    group = make_group(0, attempts=1)
+    turn = replace(group.trajectories[0].turns[0], env_reward=half, reward=half)
+    trajectory = replace(group.trajectories[0], turns=(turn,), reward=half, reward_parts={"outcome": half})
+    record = json.loads(json.dumps(trajectory_to_dict(trajectory)))
+    write_trajectory_file(tmp_path / "x.parquet", [replace(group, trajectories=(trajectory,))])
+    ((stored,),) = (group.trajectories for group in read_trajectory_file(tmp_path / "x.parquet"))
+    for back in (trajectory_from_dict(record), stored):
+        assert back == trajectory
+        assert [type(value) for value in (back.reward, back.turns[0].env_reward)] == [float, float]
+
+
+def test_a_hundred_long_replies_take_no_more_room_than_their_text(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    group = make_group(0, attempts=1)
+    turn = group.trajectories[0].turns[0]
+    turns = tuple(replace(turn, observation=rng.randbytes(100_000).hex()) for _ in range(100))
+    group = replace(group, trajectories=(replace(group.trajectories[0], turns=turns),))
+    write_trajectory_file(tmp_path / "x.parquet", [group])
+    assert (tmp_path / "x.parquet").stat().st_size < 1.05 * 100 * 100_000
+    assert read_trajectory_file(tmp_path / "x.parquet") == [group]
 
 
 def test_texts_are_stored_once_and_checked(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ there is one text to keep true.
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack a letter, and no run is to end for it
+            stream.reconfigure(errors="backslashreplace")
     try:
         with end_at_once():
             app(args=None if arguments is None else list(arguments), prog_name="palestra")

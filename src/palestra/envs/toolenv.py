@@ -35,6 +35,7 @@ MAX_ORACLE_TURNS = 64
 """An oracle that needs more turns than this is held not to solve its task."""
 _MAX_OBSERVATION = 8_000
 _MAX_ACTION = 65_536
+_NAME = re.compile(r"\w[\w.-]{0,49}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class ToolEnv(gymnasium.Env[str, str], Generic[State]):
             )
         if "name" not in vars(cls):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if not _NAME.fullmatch(cls.name):
+            raise WorldError(
+                f"{cls.__name__}: {cls.name!r:.80} is no name for a world, which is part of ids and of file "
+                "names: set `name` to ASCII letters, digits and . _ -"
+            )
 
     def __init__(
         self,

@@ -16,8 +16,12 @@ from palestra.errors import ConfigError, EngineError
 from palestra.policy.base import Sampled
 from palestra.policy.engine import SamplingParams
 from palestra.policy.model_server import ModelServer
+from palestra.policy.transcript import without_middle
 from palestra.store import readable
 from palestra.types import Facts, FinishReason, Message
+
+_MOST_CHARACTERS = 100_000
+"""Of a reply that is sent whole; more would fill any context, and is paid for."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ class HostedConversation:
         return Sampled(text, reason)
 
     def observe(self, text: str, facts: Facts) -> tuple[int, ...]:
-        """Append the world's reply."""
-        self._said.append({"role": "user", "content": text})
+        """Append the world's reply; a huge one with its middle left out."""
+        self._said.append({"role": "user", "content": without_middle(text, _MOST_CHARACTERS)})
         return ()
 
     def close(self) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ class Transcript:
             return observation
         keep = min(len(observation), limit * _CHARACTERS_A_TOKEN)
         while True:
-            shown = _without_middle(observation, keep)
+            shown = without_middle(observation, keep)
             ids = self._template.render_reply(
                 history, action, Message("tool", shown)
             ) or self._template.render([Message("user", shown)])
@@ -156,7 +156,7 @@ class Transcript:
             keep = min(keep - 1, keep * limit // len(ids))
 
 
-def _without_middle(text: str, keep: int) -> str:
+def without_middle(text: str, keep: int) -> str:
     """``keep`` characters of the text, half of them from its end, and what is missing between them."""
     if keep >= len(text):
         return text

@@ -8,10 +8,11 @@ unscored altogether.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from palestra.errors import ConfigError
+from palestra.errors import ConfigError, PalestraError
 from palestra.rewards.parts import BUILTIN_PARTS, RewardPart
 from palestra.types import StopReason, Trajectory
 
@@ -75,13 +76,17 @@ class Rubric:
             )
 
     def score(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with ``reward``, ``reward_parts`` and each turn's ``reward`` filled in."""
+        """The trajectory with ``reward``, ``reward_parts`` and each turn's ``reward`` filled in.
+
+        Raises:
+            ConfigError: a part raises, or gives anything but a finite number per turn.
+        """
         if trajectory.stop_reason is StopReason.env_error or not trajectory.turns:
             return replace(trajectory, reward=None, reward_parts=dict.fromkeys(self.weights))
         parts: dict[str, float | None] = {}
         per_turn = [0.0] * len(trajectory.turns)
         for part in self._parts:
-            contributions = part.measure(trajectory)
+            contributions = _measured(part, trajectory)
             parts[part.name] = None if contributions is None else sum(contributions)
             for index, value in enumerate(contributions or ()):
                 per_turn[index] += self.weights[part.name] * value
@@ -89,3 +94,21 @@ class Rubric:
             replace(turn, reward=reward) for turn, reward in zip(trajectory.turns, per_turn, strict=True)
         )
         return replace(trajectory, turns=turns, reward=sum(per_turn), reward_parts=parts)
+
+
+def _measured(part: RewardPart, trajectory: Trajectory) -> list[float] | None:
+    """A part's contributions as plain numbers; a part of the user's own may give anything."""
+    place = f"rubric: the part {part.name!r} on episode {trajectory.id} of task {trajectory.task.id}"
+    try:
+        found = part.measure(trajectory)
+        values = None if found is None else [float(value) for value in found]
+    except PalestraError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{place} raised {error!r}; it may give None where it cannot measure") from error
+    if values is not None and (len(values) != len(trajectory.turns) or not all(map(math.isfinite, values))):
+        raise ConfigError(
+            f"{place} gave {values!r:.80}; it must give a finite number for each of the "
+            f"{len(trajectory.turns)} turns, or None"
+        )
+    return values

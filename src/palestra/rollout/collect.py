@@ -95,7 +95,11 @@ async def _collect(
     async def attempt(number: int, task: Task, index: int) -> Trajectory:
         async with gate:
             key = EpisodeKey(f"{stage}/{number}/{index}", (seed * 100_003 + number) * 1_009 + index)
-            trajectory = await _with_retries(rollout, task, key)
+            try:
+                trajectory = await _with_retries(rollout, task, key)
+            except Exception as error:
+                error.add_note(f"in episode {key.id} of task {task.id}")
+                raise
         progress(trajectory.stop_reason)
         return trajectory
 

@@ -163,10 +163,14 @@ def _guarded(handler: _Handler, key: str | None) -> _Handler:
         given = request.headers.get("authorization", "").encode()
         if key is not None and not secrets.compare_digest(given, wanted):
             return _refusal(401, "a key is needed: Authorization: Bearer KEY")
+        if key is None and "origin" in request.headers:  # any page in a browser here could train the policy
+            return _refusal(403, "a page in a browser is answered only with a key (--key-variable)")
         try:
             return await handler(request)
         except _TooLarge:
-            return _refusal(413, f"a request may have {_MOST_BYTES // 2**20} MiB")
+            refusal = _refusal(413, f"a request may have {_MOST_BYTES // 2**20} MiB")
+            refusal.headers["connection"] = "close"  # the rest, which may have no end, is not read
+            return refusal
         except ContextFull as error:
             return _refusal(400, str(error), "context_length_exceeded")
         except ConfigError as error:

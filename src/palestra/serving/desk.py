@@ -70,7 +70,7 @@ class Desk:
         self._group_size, self._max_lag, self._captures = group_size, max_lag, captures
         self.version = int(engine.policy_version)
         self.used = self.stale = 0
-        """Finished episodes that went to the learner, and those that were too old."""
+        """Finished episodes that went to the learner, and those that were too old or forgotten."""
         self._episodes: dict[str, CapturedEpisode] = {}
         self._groups: dict[str, list[Trajectory]] = {}
         self._asking: dict[str, asyncio.Lock] = {}
@@ -253,6 +253,7 @@ class Desk:
             if not kept:
                 del self._groups[key]
         for episode in [key for key, each in self._episodes.items() if each.version < oldest - _ABANDONED]:
+            self.stale += 1
             del self._episodes[episode]
             self._asking.pop(episode, None)
             self.engine.release(episode)

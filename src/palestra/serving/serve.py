@@ -28,7 +28,7 @@ _OWN = ("127.0.0.1", "localhost", "::1")
 
 
 def bind(address: tuple[str, int], key: str | None) -> socket.socket:
-    """A socket at host and port; 0 takes a free port.
+    """A listening socket at host and port; 0 takes a free port.
 
     Raises:
         ConfigError: the address is taken, or open to others without a key.
@@ -43,6 +43,7 @@ def bind(address: tuple[str, int], key: str | None) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
+        sock.listen()  # a port that nobody listens at yet could be bound twice
     except OSError as error:
         sock.close()
         raise ConfigError(

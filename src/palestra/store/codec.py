@@ -33,6 +33,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     record["next_prompt_ids"] = list(trajectory.next_prompt_ids)
     record["milestones"] = list(trajectory.milestones)
     record["reward_parts"] = plain(trajectory.reward_parts)
+    record["reward"] = plain(trajectory.reward)
     return record
 
 
@@ -120,6 +121,7 @@ def _turn_to_dict(turn: Turn) -> dict[str, Any]:
     record = _shallow(turn)
     record["action"] = str(turn.action)
     record["facts"] = plain(_shallow(turn.facts))
+    record["env_reward"], record["reward"] = plain(turn.env_reward), plain(turn.reward)
     for name in ("action_ids", "sampled_logprobs", "observation_ids", "prompt_ids"):
         record[name] = list(record[name])
     return record

@@ -211,8 +211,10 @@ def check_free(folder: Path) -> None:
     """Refuse a place where something is.
 
     Raises:
-        StoreError: a file, a run, or a folder with something else in it.
+        StoreError: a file, a run, or a folder with something else in it; or no path at all.
     """
+    if "\0" in str(folder):
+        raise StoreError(f"{str(folder)!r} is no path: it holds a character of code 0")
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: give the path of a folder")
     if (folder / "manifest.json").exists():
