@@ -29,6 +29,8 @@ _BUILTIN = {
     "alerts": "palestra.envs.builtin.alerts:Alerts",
     "meeting_room": "palestra.envs.builtin.meeting_room:MeetingRoom",
     "orders": "palestra.envs.builtin.orders:Orders",
+    "research_report": "palestra.envs.builtin.research_report:ResearchReport",
+    "research_report_leaky": "palestra.envs.builtin.research_report_leaky:LeakyResearchReport",
 }
 
 
