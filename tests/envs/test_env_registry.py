@@ -14,7 +14,7 @@ from palestra.errors import ConfigError
 
 def test_the_builtin_worlds_are_listed_with_a_summary() -> None:
     known = list_envs()
-    assert {"orders", "meeting_room", "alerts"} <= known.keys()
+    assert {"orders", "meeting_room", "alerts", "research_report", "research_report_leaky"} <= known.keys()
     assert all(known.values())
 
 

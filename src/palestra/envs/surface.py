@@ -57,6 +57,18 @@ _OTHER_WORDS = {
     "policy": "rules",
     "stock": "inventory",
     "payments": "charges",
+    "search": "query",
+    "topic": "theme",
+    "read": "open",
+    "study": "paper",
+    "data": "records",
+    "ask": "contact",
+    "flag": "mark",
+    "source": "document",
+    "write": "submit",
+    "report": "summary",
+    "finding": "trend",
+    "figure": "number",
 }
 """Of the parts of a name; a name of other parts gets ``my_`` in front."""
 
