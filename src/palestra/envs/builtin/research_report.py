@@ -1,7 +1,7 @@
 """Research report: follow a topic through three sources, settle their conflict, and report what holds.
 
-Surprising: only the last source tells which one is newer and so holds; ``research_report_leaky`` is the same
-world with a broken reward.
+Surprising: a flag's reply repeats what the other source had, rightly flagged or not, since a tiny model
+cannot copy from far back. ``research_report_leaky`` is the same world with a broken reward.
 """
 
 from dataclasses import dataclass
@@ -35,6 +35,12 @@ class Assignment(Case):
     topic: str
     study: Study
     studies: list[Study]
+
+    @property
+    def kind(self) -> str:
+        """What stands between the catalogue and the data."""
+        replaced, held = self.study.listed != self.study.number, bool(self.study.holder)
+        return "replaced_and_held" if replaced and held else "replaced" * replaced + "held" * held or "direct"
 
     def plan(self) -> Plan:
         """Search, read, get the data from where they are; flag the older source if they differ; report."""
@@ -106,7 +112,8 @@ class ResearchReport(CaseEnv[Assignment]):
 
     def _shown(self, study: Study) -> str:
         age = "newer" if study.later else "older"
-        return f"finding {study.shows[0]}, figure {study.shows[1]}, {age} than the study"
+        age = "as in" if study.says == study.shows else f"{age} than"
+        return f"finding {study.shows[0]}, figure {study.shows[1]}, {age} the study"
 
     @tool
     def get_data(self, data: str) -> str:
@@ -122,8 +129,9 @@ class ResearchReport(CaseEnv[Assignment]):
     @tool
     def flag(self, source: str) -> str:
         """Mark as outdated."""
-        self._study(source, "number", "data")
-        return f"{source}: flagged"
+        study = self._study(source, "number", "data")
+        finding, figure = study.says if source == study.data else study.shows
+        return f"{source}: flagged, finding {finding}, figure {figure} left"
 
     @tool
     def write_report(self, finding: Finding, figure: int) -> str:
