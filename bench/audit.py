@@ -21,7 +21,7 @@ from palestra.envs import make_env
 from palestra.rewards import Rubric
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "audit.md"
-SOUND = ("orders", "meeting_room", "alerts", "code_repair")
+SOUND = ("orders", "meeting_room", "alerts", "code_repair", "research_report")
 BROKEN = ("PaidRepetition", "GuessableVerdict", "TellingErrors", "SeedIgnored", "Unsolvable")
 SEARCHES = 20
 
@@ -66,7 +66,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    names = ("orders", "PaidRepetition") if quick else (*SOUND, *BROKEN)
+    names = ("orders", "PaidRepetition") if quick else (*SOUND, "research_report_leaky", *BROKEN)
     results = []
     for name in names:
         results.append(audited(name))

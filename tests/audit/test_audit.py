@@ -23,6 +23,7 @@ from palestra.audit.run import solve_all
 from palestra.audit.subject import replay
 from palestra.cli import main
 from palestra.envs import make_env
+from palestra.envs.builtin.research_report_leaky import LeakyResearchReport
 from palestra.errors import WorldError
 from palestra.rewards import Rubric
 
@@ -42,7 +43,7 @@ def found(result) -> dict[str, str]:
     return {finding.check: finding.severity for finding in result.findings}
 
 
-@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair"])
+@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair", "research_report"])
 def test_nothing_is_found_in_a_builtin_world_and_it_takes_seconds(name):
     result = audit(lambda: make_env(name), name, elsewhere=(name, {}))
     assert result.findings == ()
@@ -65,6 +66,8 @@ def test_nothing_is_found_in_a_sound_world_of_another_kind(world):
         (examples.TellingErrors, "read the error"),
         (examples.SeedIgnored, "group seed"),
         (examples.Unsolvable, "oracle"),
+        (LeakyResearchReport, "do it again"),
+        (LeakyResearchReport, "guess the answer"),
         (holes.AlwaysRight, "guess the answer"),
         (holes.PartOfAnswer, "say everything"),
         (holes.TalkedInto, "guess the answer"),
@@ -104,12 +107,13 @@ def test_a_world_that_never_answers_does_not_stop_the_audit(monkeypatch):
     assert "no answer after" in finding.symptom
 
 
-def test_an_attempt_that_is_shown_comes_out_the_same_when_it_is_played_again(tmp_path):
-    result = audited(examples.PaidRepetition)
+@pytest.mark.parametrize("world", [examples.PaidRepetition, LeakyResearchReport])
+def test_an_attempt_that_is_shown_comes_out_the_same_when_it_is_played_again(world, tmp_path):
+    result = audited(world)
     write_json(result, tmp_path / "audit.json")
     stored = json.loads((tmp_path / "audit.json").read_text())
     (evidence,) = [each["evidence"] for each in stored["findings"] if each["check"] == "do it again"]
-    subject = Subject(examples.PaidRepetition, Rubric(), tasks=1, max_turns=20)
+    subject = Subject(world, Rubric(), tasks=1, max_turns=20)
     actions = [step["action"] for step in evidence["steps"]]
     again = subject.play(subject.start(evidence["seed"]), replay(actions))
     assert again.total == pytest.approx(evidence["total"])

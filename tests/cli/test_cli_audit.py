@@ -7,7 +7,7 @@ def test_a_sound_world_exits_with_0(palestra):
     done = palestra("audit", "orders", "--tasks", "8", "--episodes", "60")
     assert done.code == 0, done.out
     assert "orders: Nothing found" in done.out
-    assert "15 checks in" in done.out
+    assert "17 checks in" in done.out
 
 
 def test_findings_exit_with_1_and_show_what_was_done(palestra, tmp_path):

@@ -33,7 +33,14 @@ def test_the_list_of_worlds_counts_their_tasks(palestra) -> None:
     done = palestra("envs")
     assert done.code == 0
     rows = {line.split("│")[1].strip(): line for line in done.out.splitlines() if "│" in line}
-    assert {"alerts", "code_repair", "meeting_room", "orders"} <= rows.keys()
+    assert {
+        "alerts",
+        "code_repair",
+        "meeting_room",
+        "orders",
+        "research_report",
+        "research_report_leaky",
+    } <= rows.keys()
     assert int(rows["orders"].split("│")[5].split()[0]) >= 495
     assert "1, 2*, 3" in rows["orders"]
     assert "test 1,000,000" in done.out

@@ -14,7 +14,7 @@ from palestra.actions import render_call
 from palestra.envs import ToolEnv, ToolError, call, check_env, make_env, play, run_oracle, state_hash
 from palestra.types import ToolCall
 
-WORLDS = ("orders", "meeting_room", "alerts", "code_repair")
+WORLDS = ("orders", "meeting_room", "alerts", "code_repair", "research_report")
 LEVELS = (1, 2, 3)
 EVERY = [(name, level) for name in WORLDS for level in LEVELS]
 LONGEST = {"code_repair": (240, 65)}
@@ -32,11 +32,12 @@ def texts(calls: list[ToolCall]) -> list[str]:
 
 
 def closings(env: ToolEnv) -> list[dict[str, str]]:
-    """Every verdict one could guess without a look; services are named in the alert."""
+    """Every verdict one could guess without a look: services from the alert, figures by luck."""
     verdicts = env.tools[env.closing_tool].parameters["properties"]
+    right = env.state.plan().closing.parameters if verdicts else {}
     choices: list[dict[str, str]] = [{}]
     for name, schema in verdicts.items():
-        values = schema.get("enum") or [env.state.alerted]
+        values = schema.get("enum") or [getattr(env.state, "alerted", right[name])]
         choices = [{**choice, name: value} for choice in choices for value in values]
     return choices
 
@@ -253,12 +254,38 @@ def test_a_lucky_guess_of_the_right_service_is_as_good_as_following_the_logs() -
             assert play(env, task, texts(needed))[-1].info["success"]
 
 
+def test_where_sources_differ_only_the_newer_ones_finding_and_figure_are_right() -> None:
+    env = world("research_report", 3)
+    differing = 0
+    for seed in range(60):
+        task = env.make_task(seed)
+        *looks, flag, right = run_oracle(env, task)
+        env.reset(options={"task": task})
+        older = env.state.study.says if env.state.study.later else env.state.study.shows
+        if flag.tool_name == "flag":
+            differing += 1
+            for finding, figure in (older, (right.parameters["finding"], older[1])):
+                wrong = call("write_report", finding=finding, figure=figure)
+                assert not play(env, task, texts([*looks, flag, wrong]))[-1].info["success"]
+            assert not play(env, task, texts([*looks, right]))[-1].info["success"]
+    assert 25 <= differing <= 55
+
+
+def test_a_query_asked_again_is_a_milestone_in_the_leaky_research_report_alone() -> None:
+    for name, paid in (("research_report", 1), ("research_report_leaky", 6)):
+        env = world(name)
+        task = env.make_task(0)
+        query = texts(run_oracle(env, task)[:1])
+        turns = play(env, task, query * 6)
+        assert sum(len(turn.info["new_milestones"]) for turn in turns) == paid
+
+
 SCRIPT = """
 import hashlib, json, sys
 from palestra.actions import render_call
 from palestra.envs import make_env, play, run_oracle
 out = []
-for name in ("orders", "meeting_room", "alerts", "code_repair"):
+for name in ("orders", "meeting_room", "alerts", "code_repair", "research_report"):
     env = make_env(name, difficulty=3, prompt_seed=5)
     for seed in range(25):
         task = env.make_task(seed)
@@ -289,7 +316,7 @@ def test_an_empty_answer_and_a_list_of_all_answers_earn_nothing(
     *looks, right = run_oracle(env, task)
     options = env.tools[right.tool_name].parameters["properties"]
     wrong = {
-        key: " or ".join(schema.get("enum", [right.parameters[key], "none"])) if everything else ""
+        key: " or ".join(schema.get("enum", [str(right.parameters[key]), "none"])) if everything else ""
         for key, schema in options.items()
     }
     for answer in (right.parameters, wrong, *({**right.parameters, key: wrong[key]} for key in wrong)):

@@ -15,7 +15,14 @@ from palestra.errors import ConfigError
 
 def test_the_builtin_worlds_are_listed_with_a_summary() -> None:
     known = list_envs()
-    assert {"orders", "meeting_room", "alerts", "code_repair"} <= known.keys()
+    assert {
+        "orders",
+        "meeting_room",
+        "alerts",
+        "code_repair",
+        "research_report",
+        "research_report_leaky",
+    } <= known.keys()
     assert all(known.values())
 
 

@@ -113,7 +113,7 @@ def test_a_fault_that_nobody_sees_is_not_recorded():
     assert (terminated, info["fault"]) == (True, None)
 
 
-@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair"])
+@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair", "research_report"])
 @pytest.mark.parametrize("kind", [kind for kind in FAULT_KINDS if kind != "permanent_error"])
 def test_an_oracle_gets_over_every_fault_but_the_permanent_one(name, kind):
     if kind not in possible_faults(make_env(name).upsets):

@@ -6,7 +6,7 @@ from palestra.audit import AuditSettings, audit
 from palestra.envs import FaultSchedule, check_env, make_env, run_oracle
 from palestra.types import ToolCall
 
-NAMES = ("orders", "meeting_room", "alerts", "code_repair")
+NAMES = ("orders", "meeting_room", "alerts", "code_repair", "research_report")
 
 
 @pytest.mark.parametrize("name", NAMES)

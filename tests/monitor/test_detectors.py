@@ -211,3 +211,15 @@ def test_a_stored_run_shows_what_the_watch_saw(tmp_path: Path):
     run = new_run(tmp_path / "run")
     watched(run, 14)
     assert [(a.update, a.detector) for a in first_alarms(run_windows(run, WEIGHTS))] == [(3, "flat_groups")]
+
+
+def test_farmed_milestones_name_the_failures_that_were_paid_most_for_process():
+    played = grouped(
+        *(
+            attempt(f"t{n}", f"a{n}", task=n, success=n == 0, process=(1.0, 0.2, 0.9, 0.5)[n])
+            for n in range(4)
+        )
+    )
+    found = detect(Window("rl", CURVES["process_without_success"], played, WEIGHTS))
+    (replay,) = [alarm.replay for alarm in found if alarm.detector == "process_without_success"]
+    assert replay == ("t2", "t3", "t1")

@@ -19,7 +19,13 @@ def workshop(world):
 
 @pytest.mark.parametrize(
     ("name", "held"),
-    [("orders", "broken"), ("meeting_room", "taken"), ("alerts", "overload"), ("code_repair", "comparison")],
+    [
+        ("orders", "broken"),
+        ("meeting_room", "taken"),
+        ("alerts", "overload"),
+        ("code_repair", "comparison"),
+        ("research_report", "replaced_and_held"),
+    ],
 )
 def test_a_kind_that_is_held_out_is_in_no_source_but_its_own(name, held):
     shop = workshop(f"{{name: {name}, hold_out: [{held}]}}")

@@ -50,7 +50,7 @@ class FailingWorld:
         return self._world.step(action)
 
 
-@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair"])
+@pytest.mark.parametrize("name", ["orders", "meeting_room", "alerts", "code_repair", "research_report"])
 def test_the_oracle_earns_the_whole_reward_everywhere(name):
     groups = collect_groups(
         Rollout(lambda: make_env(name), ORACLE, Rubric(), Limits()), tasks(20, name), 1, stage="s", seed=0
@@ -210,7 +210,7 @@ def test_a_collection_is_a_function_of_its_seed():
 
 
 def test_the_noisy_teacher_is_imperfect_and_random_play_never_succeeds():
-    for name in ("orders", "meeting_room", "alerts", "code_repair"):
+    for name in ("orders", "meeting_room", "alerts", "code_repair", "research_report"):
 
         def success(policy, name=name):
             rollout = Rollout(lambda: make_env(name), policy, Rubric(), Limits())

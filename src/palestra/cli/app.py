@@ -25,7 +25,7 @@ from palestra.cli.interrupts import end_at_once
 from palestra.cli.masking import masks
 from palestra.cli.preferring import dpo, reward_model
 from palestra.cli.rescoring import rescore
-from palestra.cli.results import doctor, parse, report
+from palestra.cli.results import doctor, parse, replay, report
 from palestra.cli.serving import serve_model
 from palestra.cli.training import collect, sft, train
 from palestra.cli.worlds import envs, init, play
@@ -59,6 +59,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "compare": compare,
         "report": report,
         "doctor": doctor,
+        "replay": replay,
         "masks": masks,
         "rescore": rescore,
     },

@@ -1,6 +1,6 @@
-"""``report`` and ``parse``: what a run came to, and whether the parser reads a file of cases as it should.
+"""``report``, ``doctor``, ``replay`` and ``parse``: what a run came to, what went wrong, and what was played.
 
-Neither needs torch. The one surprising choice: ``report --json`` prints the object and nothing else, and
+None needs torch. The one surprising choice: ``report --json`` prints the object and nothing else, and
 writes no page unless asked, so that scripts can poll a run.
 """
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from palestra.errors import ConfigError
 
 
 def report(
@@ -72,6 +74,35 @@ def doctor(
     updates = sum("success/mean" in row for row in folder.read_metrics()[0])
     found = f"{len(alarms)} found" if alarms else "Nothing found"
     typer.echo(f"{found} by {len(DETECTORS)} detectors over {updates} updates.")
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run folder, finished or not.")],
+    episodes: Annotated[list[str], typer.Argument(help="Ids of episodes, or how they begin.")],
+) -> None:
+    """Show episodes turn by turn: what was said, what came back, and what it earned.
+
+    Examples:
+        palestra replay runs/quickstart-1 rl/12/3/0
+        palestra replay runs/quickstart-1 rl/12/3/0, eval-rl
+    """
+    from rich.console import Console
+
+    from palestra.store import RunFolder
+    from palestra.viewer import trajectory_text
+
+    folder, console = RunFolder.open(run), Console()
+    for wanted in (each.strip(",") for each in episodes):
+        stage, known = wanted.split("/", 1)[0], folder.trajectory_stages()
+        if stage not in known:
+            raise ConfigError(f"{run} has no stage {stage!r}; it has {', '.join(known) or 'none'}.")
+        played = [each for group in folder.read_groups(stage) for each in group.trajectories]
+        exact = [each for each in played if each.id == wanted]
+        found = exact or [each for each in played if each.id.startswith(wanted)]
+        if not found:
+            example = played[0].id if played else "rl/12/3/0"
+            raise ConfigError(f"{run} has no episode {wanted!r}; ids look like {example}.")
+        console.print(trajectory_text(found[0]))
 
 
 def parse(

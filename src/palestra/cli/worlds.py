@@ -121,7 +121,7 @@ def init(
 
 
 def _table(summaries: dict[str, str]) -> Any:
-    """A row a world; a world that cannot be made says why and hides no other."""
+    """A row a world, its summary under its name; one that cannot be made says why and hides no other."""
     from rich.table import Table
     from rich.text import Text
 
@@ -130,16 +130,16 @@ def _table(summaries: dict[str, str]) -> Any:
 
     sizes = ", ".join(f"{split} {len(seeds):,}" for split, seeds in SPLIT_RANGES.items())
     table = Table(caption=f"Distinct: different tasks among {SEEDS} seeds. Seeds: {sizes}. *: default.")
-    for title in ("World", "Tools", "Levels", "Optimal turns", "Distinct", "About"):
+    for title in ("World", "Tools", "Levels", "Optimal turns", "Distinct"):
         table.add_column(title)
     for name, about in summaries.items():
         try:
             world = make_env(name)
         except Exception as error:  # an installed world may fail in any way
-            table.add_row(Text(name), "–", "–", "–", "–", Text(f"cannot be made: {error}"))
+            table.add_row(Text(f"{name}\ncannot be made: {error}"), "–", "–", "–", "–")
             continue
         cells = _measures(world) if isinstance(world, ToolEnv) else ("–", "–", "–", "–")
-        table.add_row(Text(name, style="bold"), *cells, Text(about))
+        table.add_row(Text.assemble((name, "bold"), f"\n{about}"), *cells)
     return table
 
 

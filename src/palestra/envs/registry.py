@@ -30,6 +30,8 @@ _BUILTIN = {
     "code_repair": "palestra.envs.builtin.code_repair:CodeRepair",
     "meeting_room": "palestra.envs.builtin.meeting_room:MeetingRoom",
     "orders": "palestra.envs.builtin.orders:Orders",
+    "research_report": "palestra.envs.builtin.research_report:ResearchReport",
+    "research_report_leaky": "palestra.envs.builtin.research_report_leaky:LeakyResearchReport",
 }
 
 

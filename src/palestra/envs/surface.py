@@ -68,6 +68,17 @@ _OTHER_WORDS = {
     "line": "row",
     "text": "code",
     "submit": "deliver",
+    "search": "query",
+    "topic": "theme",
+    "study": "paper",
+    "data": "records",
+    "ask": "contact",
+    "flag": "mark",
+    "source": "document",
+    "write": "submit",
+    "report": "summary",
+    "finding": "trend",
+    "figure": "number",
 }
 """Of the parts of a name; a name of other parts gets ``my_`` in front."""
 

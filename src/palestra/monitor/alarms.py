@@ -10,6 +10,8 @@ from palestra.types import Trajectory, TrajectoryGroup
 
 Row = Mapping[str, float]
 """One update's metrics."""
+REPLAYED = 5
+"""Episodes that a finding names at most."""
 
 
 @dataclass(frozen=True)

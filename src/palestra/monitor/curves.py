@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from palestra.monitor.alarms import Finding, Window
+from palestra.monitor.alarms import REPLAYED, Finding, Window
 
 RISE = 0.1
 """A share that moved by this much has moved; three-update means of 128 episodes scatter by about 0.04."""
@@ -89,7 +89,10 @@ def process_without_success(window: Window) -> Finding | None:
     gain, process = _change(window, "success/mean"), _change(window, "reward/part/process")
     if gain is None or process is None or process < RISE or gain > process / 4:
         return None
-    return Finding(f"process reward {process:+.2f} while success moved by {100 * gain:+.0f} points")
+    evidence = f"process reward {process:+.2f} while success moved by {100 * gain:+.0f} points"
+    lost = [each for each in window.scored if not each.success]
+    lost.sort(key=lambda each: each.reward_parts.get("process") or 0.0, reverse=True)
+    return Finding(evidence, tuple(each.id for each in lost[:REPLAYED]))
 
 
 def flat_groups(window: Window) -> Finding | None:
@@ -190,7 +193,7 @@ def plateau(window: Window) -> Finding | None:
 def _unsolved(window: Window) -> tuple[str, ...]:
     """The first attempts of groups that nobody solved."""
     lost = [group for group in window.groups if not any(each.success for each in group.trajectories)]
-    return tuple(group.trajectories[0].id for group in lost[:5] if group.trajectories)
+    return tuple(group.trajectories[0].id for group in lost[:REPLAYED] if group.trajectories)
 
 
 def _change(window: Window, name: str) -> float | None:

@@ -8,11 +8,9 @@ from itertools import pairwise
 from statistics import pvariance
 
 from palestra.envs.hashing import canonical_json
-from palestra.monitor.alarms import Finding, Window
+from palestra.monitor.alarms import REPLAYED, Finding, Window
 from palestra.types import Trajectory, Turn
 
-REPLAYED = 5
-"""Episodes named for replay."""
 LOOPING = 0.3
 """Of turns that close a pair of actions seen before in the episode."""
 ONE_ACTION = 0.6
