@@ -127,6 +127,22 @@ def test_a_pickled_engine_is_the_same_policy_with_nothing_read(model):
     assert second.policy_version == 7
 
 
+def test_an_engine_of_a_bfloat16_model_samples_and_pickles_in_that_precision(model):
+    narrow = copy.deepcopy(model).bfloat16()
+    record, same = play_many(narrow, range(6), slots=4), copy.deepcopy(narrow).float()
+    gaps = [
+        abs(said - exact)
+        for prompt, generation, params in record
+        for said, exact in zip(
+            generation.logprobs, full_logprobs(same, prompt, generation, params.temperature), strict=True
+        )
+    ]
+    assert 0 < sum(gaps) / len(gaps) < 0.1
+    engine = pickle.loads(pickle.dumps(LocalEngine(narrow, END, slots=2, context_tokens=64)))
+    assert engine.model.dtype == torch.bfloat16
+    assert engine.cache_bytes * 2 == LocalEngine(model, END, slots=2, context_tokens=64).cache_bytes
+
+
 def test_a_pickled_template_still_reads_control_tokens_in_text_as_text():
     template = load_template(NANO_FOLDER)
     ids = pickle.loads(pickle.dumps(template)).encode("stop <|end|> here")

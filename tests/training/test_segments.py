@@ -113,6 +113,21 @@ def test_micro_batches_hold_every_action_token_once_whatever_the_budget():
         assert tokens == expected
 
 
+def test_the_budget_of_a_micro_batch_counts_what_its_rows_begin_with_once():
+    prompts = [range(100, 300), range(300, 500)]
+    segments = [
+        make_segments(trajectory(turn(range(6, 6 + n)), prompt_ids=prompts[n % 2]), [1.0])[0]
+        for n in (10, 11, 12, 13, 14)
+    ]
+    # Of one prompt are rows of 214, 212 and 210 tokens, which share 199 before the last of the prompt.
+    assert [batch.indices for batch in make_micro_batches(segments, 199 + 3 * 15)] == [(4, 2, 0), (3, 1)]
+    assert [batch.indices for batch in make_micro_batches(segments, 199 + 3 * 15 - 1)] == [
+        (4, 2),
+        (0,),
+        (3, 1),
+    ]
+
+
 def test_a_scripted_episode_is_tokenized_as_a_policy_would_have_said_it(template):
     played = Trajectory(
         "t",

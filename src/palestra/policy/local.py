@@ -56,8 +56,8 @@ class LocalEngine:
             context_tokens: most tokens an episode may hold.
         """
         self.model, self._end_ids, self._context = model, as_end_ids(end_ids), context_tokens
-        self._cache = SlotCache(model.config, slots, context_tokens + 1, model.device)
         self._slot_count = slots
+        self._cache = self._new_cache()
         self.policy_version = 0
         self._read: dict[int, list[int]] = {}
         self._slots: dict[str, int] = {}
@@ -69,7 +69,7 @@ class LocalEngine:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the weights and the sizes: another process gets the same policy, with nothing read yet."""
-        made_of = (self.model.config, weights_to_bytes(self.model), self._end_ids)
+        made_of = (self.model.config, self.model.dtype, weights_to_bytes(self.model), self._end_ids)
         return _revive, (*made_of, self._slot_count, self._context, self.policy_version)
 
     @property
@@ -123,8 +123,12 @@ class LocalEngine:
             self.release(session)
         self.policy_version = policy_version
         if self._poisoned:  # what is not a number stays so where it is masked
-            self._cache = SlotCache(self.model.config, self._slot_count, self._context + 1, self.model.device)
+            self._cache = self._new_cache()
             self._poisoned = False
+
+    def _new_cache(self) -> SlotCache:
+        model = self.model
+        return SlotCache(model.config, self._slot_count, self._context + 1, model.device, model.dtype)
 
     async def _run(self) -> None:
         """Serve until nothing waits or runs, giving the episodes a turn after every step."""
@@ -279,8 +283,15 @@ class LocalEngine:
 
 
 def _revive(
-    config: Any, weights: bytes, end_ids: Sequence[int], slots: int, context: int, version: int
+    config: Any,
+    dtype: torch.dtype,
+    weights: bytes,
+    end_ids: Sequence[int],
+    slots: int,
+    context: int,
+    version: int,
 ) -> LocalEngine:
-    engine = LocalEngine(model_from_bytes(config, weights), end_ids, slots=slots, context_tokens=context)
+    model = model_from_bytes(config, weights).to(dtype)
+    engine = LocalEngine(model, end_ids, slots=slots, context_tokens=context)
     engine.policy_version = version
     return engine

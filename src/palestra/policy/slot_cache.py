@@ -18,8 +18,15 @@ from palestra.policy.forward import ModelCache
 class SlotCache(ModelCache):
     """Keys, values and convolution inputs of ``slots`` episodes of up to ``tokens`` tokens."""
 
-    def __init__(self, config: PreTrainedConfig, slots: int, tokens: int, device: torch.device) -> None:
-        """Allocate; memory is slots x tokens x layers x 2 x hidden floats, touched only as it fills."""
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        slots: int,
+        tokens: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Allocate; memory is slots x tokens x layers x 2 x hidden numbers, touched only as it fills."""
         kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -29,10 +36,10 @@ class SlotCache(ModelCache):
         self._convs: dict[int, Tensor] = {}
         for layer, kind in enumerate(kinds):
             if kind == "conv":
-                self._convs[layer] = torch.zeros(slots, reach, config.hidden_size, device=device)
+                self._convs[layer] = torch.zeros(slots, reach, config.hidden_size, device=device, dtype=dtype)
             else:
-                self._keys[layer] = torch.zeros(slots, heads, tokens, width, device=device)
-                self._values[layer] = torch.zeros(slots, heads, tokens, width, device=device)
+                self._keys[layer] = torch.zeros(slots, heads, tokens, width, device=device, dtype=dtype)
+                self._values[layer] = torch.zeros(slots, heads, tokens, width, device=device, dtype=dtype)
         self.lengths = torch.zeros(slots, dtype=torch.long, device=device)
         """Tokens each slot holds."""
         self._rows: Tensor | slice = slice(0, 0)

@@ -1,9 +1,9 @@
 """Segments to tensors: length-bucketed micro-batches under a token budget.
 
-Rows that open alike (one system prompt) and are of similar length share a micro-batch, so that what they
-have in common is read once and little is padded. Padding is on the right, behind
-everything a causal model looks at, hence no attention mask is needed; which logits count follows from
-the segment's own mask.
+Rows that open alike (one system prompt), best those of one task, and are of similar length share a
+micro-batch, so that what they have in common is read once and little is padded; the budget counts it once.
+Padding is on the right, behind everything a causal model looks at, hence no attention mask is needed; which
+logits count follows from the segment's own mask.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from palestra.errors import ConfigError
+from palestra.training.prefix import MIN_SHARED_TOKENS
 from palestra.types import Segment
 
 OPENING_TOKENS = 128
@@ -45,7 +46,9 @@ class MicroBatch:
 
 
 def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int = 0) -> list[MicroBatch]:
-    """Bucket ``segments`` by length; no micro-batch exceeds ``max_tokens`` padded tokens but for a lone row.
+    """Bucket ``segments`` by opening and length; of more than ``max_tokens`` is a lone row at most.
+
+    What counts are tokens of a forward pass: padding too, and what all rows begin with once.
 
     Raises:
         ConfigError: a segment's sequences differ in length, or its first token is an action.
@@ -53,16 +56,36 @@ def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int
     for segment in segments:
         _check(segment)
     opening = _shared_openings(segments)
-    order = sorted(opening, key=lambda index: (opening[index], -len(segments[index].ids), index))
+
+    def place(index: int) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+        segment = segments[index]
+        prompt = segment.ids[: _first_action(segment)] if opening[index] else ()
+        return opening[index], prompt, -len(segment.ids), index
+
     batches: list[MicroBatch] = []
-    start = 0
-    while start < len(order):
-        first = order[start]
-        most = max(1, max_tokens // len(segments[first].ids))
-        alike = [index for index in order[start : start + most] if opening[index] == opening[first]]
-        batches.append(_tensors(segments, alike, pad_id))
-        start += len(alike)
-    return batches
+    some: list[int] = []
+    for index in sorted(opening, key=place):
+        alike = some and opening[index] == opening[some[0]]
+        if some and not (alike and _tokens_read([segments[i] for i in (*some, index)]) <= max_tokens):
+            batches.append(_tensors(segments, some, pad_id))
+            some = []
+        some.append(index)
+    return [*batches, _tensors(segments, some, pad_id)] if some else batches
+
+
+def _tokens_read(rows: Sequence[Segment]) -> int:
+    """Tokens that a forward pass of these rows computes."""
+    width = max(len(row.ids) for row in rows)
+    first = rows[0].ids
+    shared = min(_first_action(row) - 1 for row in rows)
+    for row in rows[1:]:
+        shared = next((at for at in range(shared) if row.ids[at] != first[at]), shared)
+    return len(rows) * width - (len(rows) - 1) * (shared if shared >= MIN_SHARED_TOKENS else 0)
+
+
+def _first_action(segment: Segment) -> int:
+    """Where the row's first action begins; its end if it has none."""
+    return next((at for at, trained in enumerate(segment.action_mask) if trained), len(segment.ids))
 
 
 def _shared_openings(segments: Sequence[Segment]) -> dict[int, tuple[int, ...]]:
@@ -87,7 +110,7 @@ def _check(segment: Segment) -> None:
 
 
 def _tensors(segments: Sequence[Segment], indices: Sequence[int], pad_id: int) -> MicroBatch:
-    width = len(segments[indices[0]].ids)
+    width = max(len(segments[index].ids) for index in indices)
     ids = torch.full((len(indices), width), pad_id)
     rows, positions, sampled, old, advantages = [], [], [], [], []
     for row, index in enumerate(indices):
