@@ -163,6 +163,16 @@ def test_entropy_that_is_gone_is_a_collapse_unless_success_is_high(reached: floa
     assert ("entropy_collapse" in names(gone)) is found
 
 
+@pytest.mark.parametrize(("success", "found"), [(0.8, True), (0.92, False)])
+def test_entropy_that_falls_where_nearly_all_succeed_is_no_collapse(success: float, found: bool):
+    settled = rows(
+        policy__sampled_entropy=lambda update: 0.1 * 0.9**update,
+        actions__distinct_sequences=lambda update: 0.5 * 0.95**update,
+        success__mean=lambda update: success,
+    )
+    assert ("entropy_collapse" in names(settled)) is found
+
+
 def test_one_update_far_from_the_reference_is_no_alarm():
     once = rows(policy__kl_reference=lambda update: 1.4 if update in (10, 20) else 0.05)
     assert first_alarms(Window("rl", once[:end], FINE, WEIGHTS) for end in range(1, 21)) == []

@@ -16,6 +16,8 @@ RISE = 0.1
 COLLAPSED, GONE = (0.25, 0.5), (0.1, 0.25)
 """Entropy and variety as shares of those at the start: too low without a gain, and too low for a policy that
 still fails more often than not, whatever it gained."""
+SOLVED = 0.9
+"""Success from which on entropy falls because the right way is known."""
 FELL_BACK = 0.3
 """Points of success under the best three updates."""
 FLAT_SHARE = 0.8
@@ -43,6 +45,8 @@ def not_finite(window: Window) -> Finding | None:
 def entropy_collapse(window: Window) -> Finding | None:
     """Entropy and variety fell, and success did not rise over it, or they are gone before it is high.
 
+    Where nearly all succeed there is nothing left to explore, and both may fall.
+
     The entropy is that of all episodes where it is known: the learner sees only those it learns from, and in
     a collapse hardly any is left.
     """
@@ -54,7 +58,7 @@ def entropy_collapse(window: Window) -> Finding | None:
         return None
     success = window.late("success/mean") or 0.0
     fallen = [now <= share * first and kinds <= variety * kinds_first for share, variety in (COLLAPSED, GONE)]
-    if not (fallen[0] and gain <= RISE / 2) and not (fallen[1] and success < 0.5):
+    if not (fallen[0] and gain <= RISE / 2 and success < SOLVED) and not (fallen[1] and success < 0.5):
         return None
     return Finding(
         f"entropy {first:.3f} -> {now:.3f} nats and different action sequences {kinds_first:.0%} -> "
