@@ -43,7 +43,7 @@ FIRST = (
     "evaluation.sampled=false",
 )
 SECOND = (*FIRST, "sft.epochs=2")
-FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.2, most: 1}}"
+FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.1, most: 1}}"
 WAYS = {"without": (), "with": (FAULTS,)}
 QUICK = (
     "collect.tasks=24",
