@@ -64,23 +64,30 @@ def make_micro_batches(segments: Sequence[Segment], max_tokens: int, pad_id: int
 
     batches: list[MicroBatch] = []
     some: list[int] = []
+    width = shared = 0
     for index in sorted(opening, key=place):
-        alike = some and opening[index] == opening[some[0]]
-        if some and not (alike and _tokens_read([segments[i] for i in (*some, index)]) <= max_tokens):
+        row = segments[index]
+        if some and opening[index] == opening[some[0]]:
+            wider, common = max(width, len(row.ids)), _common(segments[some[0]], row, shared)
+            if _tokens_read(len(some) + 1, wider, common) <= max_tokens:
+                some.append(index)
+                width, shared = wider, common
+                continue
+        if some:
             batches.append(_tensors(segments, some, pad_id))
-            some = []
-        some.append(index)
+        some, width, shared = [index], len(row.ids), _first_action(row) - 1
     return [*batches, _tensors(segments, some, pad_id)] if some else batches
 
 
-def _tokens_read(rows: Sequence[Segment]) -> int:
-    """Tokens that a forward pass of these rows computes."""
-    width = max(len(row.ids) for row in rows)
-    first = rows[0].ids
-    shared = min(_first_action(row) - 1 for row in rows)
-    for row in rows[1:]:
-        shared = next((at for at in range(shared) if row.ids[at] != first[at]), shared)
-    return len(rows) * width - (len(rows) - 1) * (shared if shared >= MIN_SHARED_TOKENS else 0)
+def _common(first: Segment, row: Segment, most: int) -> int:
+    """Tokens up to ``most`` and the row's first action that both begin with."""
+    most = min(most, _first_action(row) - 1)
+    return next((at for at in range(most) if row.ids[at] != first.ids[at]), most)
+
+
+def _tokens_read(rows: int, width: int, shared: int) -> int:
+    """Tokens that a forward pass of so many rows computes."""
+    return rows * width - (rows - 1) * (shared if shared >= MIN_SHARED_TOKENS else 0)
 
 
 def _first_action(segment: Segment) -> int:
