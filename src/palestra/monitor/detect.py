@@ -137,9 +137,10 @@ DETECTORS: tuple[Detector, ...] = (
     ),
     Detector(
         "validation_gap",
-        "training tasks are solved, others are not",
-        "the policy learns the tasks by heart",
-        "more different tasks (rl.tasks_per_update, the world's generate)",
+        "training tasks go far better than others",
+        "tasks are learned by heart; or, as validation is greedy, the likeliest action is a bad one",
+        "`palestra eval --tiers` tells which; by heart: more different tasks (rl.tasks_per_update, the "
+        "world's generate); a bad action: what is said of the reward",
         curves.validation_gap,
     ),
     Detector(
