@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from palestra.store import RunFolder
 from viewer.viewer_runs import evaluate, new_run
 
 
@@ -48,3 +50,19 @@ def test_what_cannot_be_compared_is_said(palestra, runs, tmp_path: Path) -> None
     assert "There: rl-greedy" in done.err
     empty = new_run(tmp_path / "empty").path
     assert "none; `palestra eval` makes one" in palestra("compare", empty, runs[0]).err
+
+
+def test_tasks_of_a_world_that_has_changed_are_not_compared(palestra, runs, tmp_path: Path) -> None:
+    changed = new_run(tmp_path / "changed")
+    groups = [
+        replace(
+            group,
+            task=(task := replace(group.task, content_hash="other")),
+            trajectories=tuple(replace(each, task=task) for each in group.trajectories),
+        )
+        for group in RunFolder.open(runs[0]).read_groups("eval-rl")
+    ]
+    changed.write_groups("eval-rl", "greedy", groups)
+    done = palestra("compare", runs[0], changed.path)
+    assert done.code == 2
+    assert "the world's state has changed" in done.err

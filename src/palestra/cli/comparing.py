@@ -50,8 +50,10 @@ def compare(
     shared = _tasks(first) & _tasks(second)
     alone = len(_tasks(first) ^ _tasks(second))
     if not shared:
+        ids = {each.task.id for each in first} & {each.task.id for each in second}
+        why = "; tasks of the same seeds differ, for the world's state has changed in between" if ids else ""
         raise ConfigError(
-            f"{before} and {after} played no task in common. Evaluate both alike: palestra eval RUN"
+            f"{before} and {after} played no task in common{why}. Evaluate both alike: palestra eval RUN"
         )
     both = [[each for each in played if _task(each) in shared] for played in (first, second)]
     found = compared(both[0], both[1], seed=0)
