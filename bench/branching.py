@@ -8,6 +8,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+SHORT_TRAINING = (
+    "policy.threads=1",
+    "mine.rounds=0",
+    "rl.updates=15",
+    "rl.tasks_per_update=32",
+    "rl.group_size=4",
+    "rl.validate_every=3",
+    "credit.batch_share=0.5",
+    "evaluation.sampled=false",
+)
+"""Settings of a quickstart in one thread, with 15 updates of 128 episodes."""
+
 
 def palestra(*arguments: object, log: Path) -> None:
     """Run the command; its output goes to a log."""

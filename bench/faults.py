@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from branching import palestra
+from branching import SHORT_TRAINING, palestra
 
 from palestra.envs import FAULT_KINDS
 from palestra.evaluation import PairedDifference, paired_difference, task_success
@@ -32,17 +32,7 @@ PAGE = ROOT / "docs" / "evidence" / "faults.md"
 RESULTS = ROOT / "bench" / "results" / "faults.json"
 TRAINED = ("delay", "timeout", "transient_error", "illegal_input")
 """What making the call again gets over, which the teacher shows. (It never asks again for what a reply lost.)"""
-FIRST = (
-    "policy.threads=1",
-    "mine.rounds=0",
-    "rl.updates=15",
-    "rl.tasks_per_update=32",
-    "rl.group_size=4",
-    "rl.validate_every=3",
-    "credit.batch_share=0.5",
-    "evaluation.sampled=false",
-)
-SECOND = (*FIRST, "sft.epochs=2")
+SECOND = (*SHORT_TRAINING, "sft.epochs=2")
 FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.1, most: 1}}"
 WAYS = {"without": (), "with": (FAULTS,)}
 QUICK = (
@@ -119,7 +109,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "# Evidence: faults",
         "",
         "Command: `python bench/faults.py`. Of each seed one policy learns the quickstart's world without faults",
-        f"({', '.join(f'`{each}`' for each in FIRST)}). Two go on from it for as many updates again, after two epochs of imitation: one",
+        f"({', '.join(f'`{each}`' for each in SHORT_TRAINING)}). Two go on from it for as many updates again, after two epochs of imitation: one",
         f"without faults, one with `{FAULTS}`. Each plays the same 200 held-out tasks, greedy, without faults and with one fault",
         f"of each kind. A kind's row is success where the fault was seen before the end. Intervals are of the mean over seeds {', '.join(map(str, both))}",
         "(Student, 95 %).",
@@ -167,10 +157,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "faults")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
-    first, second, tasks, folder = FIRST, SECOND, 200, asked.folder.resolve()
+    first, second, tasks, folder = SHORT_TRAINING, SECOND, 200, asked.folder.resolve()
     if asked.quick:
         asked.seeds, folder = [0], ROOT / "runs" / "faults-quick"
-        first, second, tasks = (*FIRST, *QUICK), (*SECOND, *QUICK), 8
+        first, second, tasks = (*SHORT_TRAINING, *QUICK), (*SECOND, *QUICK), 8
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:

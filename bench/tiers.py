@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from branching import palestra
+from branching import SHORT_TRAINING, palestra
 
 from palestra.store import RunFolder
 
@@ -26,16 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "tiers.md"
 HELD_OUT = {0: "broken", 1: "wrong_item", 2: "changed_mind"}
 """The kind that each seed's run never trains on."""
-SETTINGS = (
-    "policy.threads=1",
-    "mine.rounds=0",
-    "rl.updates=15",
-    "rl.tasks_per_update=32",
-    "rl.group_size=4",
-    "rl.validate_every=3",
-    "credit.batch_share=0.5",
-    "evaluation.sampled=false",
-)
 QUICK = (
     "collect.tasks=24",
     "sft.epochs=1",
@@ -69,7 +59,7 @@ def page(results: dict[int, dict[str, dict[str, Any]]]) -> str:
         "# Evidence: tiers of generalisation",
         "",
         "Command: `python bench/tiers.py`. The quickstart's world and policy",
-        f"({', '.join(f'`{each}`' for each in SETTINGS)}),",
+        f"({', '.join(f'`{each}`' for each in SHORT_TRAINING)}),",
         "each run without one kind of ticket in collection, learning and validation; then `palestra eval RUN --tiers --tasks 200`, greedy.",
         "Success with its Wilson interval of 95 %.",
         "",
@@ -97,9 +87,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "tiers")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
-    settings, tasks, seeds, folder = SETTINGS, 200, list(HELD_OUT), asked.folder.resolve()
+    settings, tasks, seeds, folder = SHORT_TRAINING, 200, list(HELD_OUT), asked.folder.resolve()
     if asked.quick:
-        settings, tasks, seeds, folder = (*SETTINGS, *QUICK), 8, [0], ROOT / "runs" / "tiers-quick"
+        settings, tasks, seeds, folder = (*SHORT_TRAINING, *QUICK), 8, [0], ROOT / "runs" / "tiers-quick"
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:

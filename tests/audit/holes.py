@@ -382,35 +382,17 @@ class RestOfNumber(Post):
         return Parcel(number, CITIES[number % 3])
 
 
-class NearlyAlwaysTheSame(ToolEnv[Parcel]):
+class NearlyAlwaysTheSame(Post):
     """Whatever is looked up, the verdict to give is nearly always the same."""
-
-    difficulties = (1,)
-    default_difficulty = 1
-    required_tools = ("look",)
 
     def generate(self, rng: Random, difficulty: int) -> Parcel:
         return Parcel(rng.randint(10_000, 99_999), "Lyon" if rng.random() < 0.05 else "Oslo")
-
-    def observe(self, state: Parcel) -> str:
-        return f"parcel {state.number}"
-
-    @tool
-    def look(self, number: int) -> str:
-        """Look a parcel up."""
-        if number != self.state.number:
-            raise ToolError(f"{number} is unknown")
-        self.state.looked = True
-        return f"{number} goes to {self.state.city}"
 
     @tool
     def send(self, north: Literal["yes", "no"]) -> str:
         """Send it north."""
         self.state.sent = north
         return "sent"
-
-    def done(self, state: Parcel) -> bool:
-        return bool(state.sent)
 
     def verify(self, state: Parcel) -> bool:
         return state.looked and (state.sent == "yes") == (state.city == "Oslo")
