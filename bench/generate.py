@@ -2,7 +2,7 @@
 
     python bench/generate.py                                # SmolLM2-135M-Instruct, about six minutes on a free core
     python bench/generate.py --quick                        # a few tokens, one round
-    OMP_NUM_THREADS=1 make vllm-server MODEL=... & python bench/generate.py --server http://127.0.0.1:8000/v1
+    make vllm-server MODEL=... & python bench/generate.py --server http://127.0.0.1:8000/v1
 
 Against transformers: groups of eight attempts share a prompt of 300 tokens; batches are one group and four, each attempt samples
 32 tokens at temperature 1, in float32 and bfloat16, one thread, tokens a CPU second. In float32 the engine's log-probabilities are
@@ -18,6 +18,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ def against_server(url: str, dtype: torch.dtype, quick: bool, rounds: int) -> No
             if number:  # the first warms up
                 found[name].append(speed)
                 print(json.dumps({name: speed}), flush=True)
-    middle = {name: sorted(each)[len(each) // 2] for name, each in found.items()}
+    middle = {name: median(each) for name, each in found.items()}
     checks = {"others_cores_and_server": load.read()["others"], "dtype": str(dtype)}
     conclude("generate-server", middle["palestra"], middle["server"], "tokens a second", checks, dict(found))
 
