@@ -164,6 +164,14 @@ def test_a_sampler_whose_process_dies_each_time_says_so(rollout):
     players.close()
 
 
+def test_a_large_policy_has_one_process_beside_the_learning(rollout, monkeypatch):
+    monkeypatch.setattr("palestra.pipeline.players._MOST_WEIGHT_BYTES", 0)
+    players = Players(4)
+    assert len(begin(Sampler(players), rollout)().groups) == len(TASKS)
+    assert len(players._players) == 1
+    players.close()
+
+
 def test_closed_players_play_nothing_that_was_begun_and_start_no_process(rollout):
     players = Players(2)
     sampler = Sampler(players)

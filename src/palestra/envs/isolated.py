@@ -45,7 +45,7 @@ class IsolatedWorlds:
 
     @property
     def counts(self) -> ProcessCounts:
-        """What became of the processes so far."""
+        """What became of the processes so far, of all with this world, options and memory."""
         return self._host.counts
 
     @property

@@ -37,7 +37,7 @@ class Hosted:
     """Most address space of an episode's process, in MiB."""
 
 
-class _Actor:
+class _HostedWorld:
     """What can be asked of a world in its process. Made by the first message."""
 
     def __init__(self, hosted: Hosted) -> None:
@@ -72,12 +72,12 @@ class _Actor:
 
 def _serve(connection: Connection, hosted: Hosted) -> None:
     """Answer until the other end is gone."""
-    actor: _Actor | None = None
+    world: _HostedWorld | None = None
     while True:
         verb, arguments = connection.recv()
         try:
-            actor = actor or _Actor(hosted)
-            answer = "answer", getattr(actor, verb)(*arguments)
+            world = world or _HostedWorld(hosted)
+            answer = "answer", getattr(world, verb)(*arguments)
             message = pickle.dumps(answer)
         except WorldCrashed as error:  # of the sandbox's host, for instance
             message = pickle.dumps(("raised", str(error)))

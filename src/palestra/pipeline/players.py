@@ -3,7 +3,7 @@
 A decode step of a small policy is many small operations, which a second thread hardly speeds up; a second
 process nearly doubles them. The surprising choice: the weights travel with every job. Five megabytes cost
 milliseconds, and no player can act on weights that are being changed. A policy of hundreds of megabytes is
-not sent: its operations are large, and threads serve it well.
+sent only where sampling goes on beside learning: its operations are large, and threads serve it well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Job = tuple[Rollout, list[tuple[int, Task]], int, str, int, int]
 _FEWEST_EPISODES = 16
 """A collection with fewer is not worth sharing."""
 _MOST_WEIGHT_BYTES = 64 * 2**20
-"""A policy with more plays in this process alone."""
+"""A policy with more plays in one process, which is this one unless that learns meanwhile."""
 
 
 def peak_memory_mb() -> float:
@@ -65,12 +65,15 @@ class Players:
         """Most resident memory of the other processes, added up."""
         return sum(player.peak_memory_mb for player in self._players)
 
-    def start(self) -> None:
-        """Let the other processes load their libraries; returns at once. Does nothing once closed."""
+    def start(self, count: int | None = None) -> None:
+        """Let ``count`` other processes, or all, load their libraries; returns at once.
+
+        Does nothing where some are started already, or once closed.
+        """
         with self._lock:
             if not self._players and not self._closed:
                 atexit.register(self.close)
-                self._players = [_Player() for _ in range(self._others)]
+                self._players = [_Player() for _ in range(self._others if count is None else count)]
 
     def close(self) -> None:
         """End the other processes, whatever they are doing; no other is started."""
@@ -116,7 +119,7 @@ class Players:
         return groups
 
     def _play_shares(self, shares: Sequence[bytes]) -> list[TrajectoryGroup]:
-        self.start()
+        self.start(len(shares))
         players = self._players[: len(shares)]
         if self._closed or len(players) < len(shares):
             raise PlayerLost("The processes that play episodes were closed; what was begun is not played.")

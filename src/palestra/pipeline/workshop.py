@@ -236,7 +236,7 @@ def _check_kinds(world: ToolEnv[Any], held: Sequence[str]) -> None:
                 f"world.hold_out: no task of {world.name} is {kind!r}. {name_hint(kind, known)}"
             )
     if found <= set(held):
-        raise ConfigError("world.hold_out: nothing is left to train on")
+        raise ConfigError("world.hold_out: nothing is left to train on; leave a kind out of the list")
 
 
 Stage = Callable[[Workshop], dict[str, Any]]

@@ -100,7 +100,10 @@ class GeneratedTasks:
         drawn = rng.sample(seeds, min(len(seeds), _SKIPS_AT_LEAST + _MOST_SKIPPED_PER_TASK * n))
         kept = list(itertools.islice(filter(self._keep, (self.make_task(seed, split) for seed in drawn)), n))
         if len(kept) < n:
-            raise WorldError(f"only {len(kept)} of {n} {split} tasks are of a kind that is wanted")
+            raise WorldError(
+                f"of {len(drawn)} {split} tasks only {len(kept)} are of a kind that is wanted, not {n}: "
+                "hold out fewer kinds (world.hold_out), or draw the others more often"
+            )
         return kept
 
     def endless(self, split: Split, rng: random.Random) -> Iterator[Task]:
