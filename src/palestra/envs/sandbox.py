@@ -198,7 +198,7 @@ def _check_works(process: int) -> None:
             f"code can be run in a sandbox only on Linux on x86_64 or aarch64, not on {sys.platform} on "
             f"{platform.machine()}: use such a machine, or a world in which nobody writes code"
         )
-    (probe,) = _run(_PROBE, [("refused", ())], SandboxLimits())
+    (probe,) = _run(_PROBE, [("refused", ())], SandboxLimits(seconds=60.0))  # the host starts meanwhile
     if probe.value is not True:
         raise ConfigError(
             f"there is no sandbox here ({probe.failed or 'files can be opened'}): the kernel must allow "

@@ -12,10 +12,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palestra.envs import Called, call_sandboxed
+from palestra.envs import Called, SandboxLimits, call_sandboxed
 from palestra.envs.builtin.mutations import mutants
 
 _FILE = Path(__file__).with_name("code_repair.txt")
+_LIMITS = SandboxLimits(seconds=30.0)
+"""CPU time ends code that runs on; wall time is ample, or a busy machine would judge, and be remembered."""
 
 
 class Example(NamedTuple):
@@ -105,7 +107,7 @@ def _own(name: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _called(source: str, calls: str) -> tuple[Called, ...]:
-    return call_sandboxed(source, json.loads(calls))
+    return call_sandboxed(source, json.loads(calls), _LIMITS)
 
 
 def _unlike(one: Any, other: Any) -> bool:
