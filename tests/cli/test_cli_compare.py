@@ -39,6 +39,13 @@ def test_two_evaluations_of_one_run_are_compared_by_name(palestra, runs) -> None
     assert "over 20 tasks, p = " in done.out
 
 
+def test_of_a_run_with_dpo_it_is_that_policy_which_is_compared(palestra, runs) -> None:
+    weak, strong = runs
+    evaluate(RunFolder.open(strong), "dpo", 0.3, mode="greedy", count=25)
+    found = json.loads(palestra("compare", weak, strong, "--json").out)
+    assert found["metrics"]["success"]["after"] < 1.0  # which it is of rl
+
+
 def test_a_run_against_itself_shows_no_difference(palestra, runs) -> None:
     done = palestra("compare", runs[0], runs[0])
     assert "Success +0.0 points (+0.0 to +0.0) over 20 tasks, p = 1: no difference" in done.out

@@ -1,5 +1,6 @@
 """``palestra replay`` shows the episodes that a detector names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ def test_several_ids_can_be_given_as_the_doctor_prints_them_or_by_how_they_begin
         "rl/1/1/1",
         "rl/1/0/0",
     ]
+
+
+def test_an_episode_of_an_evaluation_is_found_by_its_id_and_1_is_not_the_beginning_of_10(palestra, run: Path):
+    folder = RunFolder.open(run)
+    (first, *_) = folder.read_groups("rl")
+    for stage, name in (("eval-rl", "eval-rl-greedy"), ("eval-cli-rl", "eval-cli-rl-greedy-test-orders")):
+        folder.write_groups(
+            stage,
+            "greedy",
+            [
+                replace(
+                    first,
+                    id=f"{name}/{n}",
+                    trajectories=(replace(first.trajectories[0], id=f"{name}/{n}/0"),),
+                )
+                for n in (10, 1)
+            ],
+        )
+        for wanted, shown in ((f"{name}/1", 1), (f"{name}/10/0", 10), (name, 10)):
+            done = palestra("replay", run, wanted)
+            assert (done.code, done.err) == (0, "")
+            assert f" {name}/{shown}/0 " in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from palestra.envs import IsolatedWorlds, make_env
-from palestra.errors import WorldError
+from palestra.errors import WorldCrashed, WorldError
 from palestra.policy import NoisyTeacher, ScriptedPolicy, oracle_script, random_script, replay_script
 from palestra.rewards import Rubric
 from palestra.rollout import EpisodeKey, Limits, Rollout, collect_groups, run_episode
@@ -82,6 +82,7 @@ def test_every_episode_has_a_process_without_a_past():
     ("kind", "says"),
     [
         ("raise", "the till is empty"),
+        ("crash", "the sandbox is gone"),
         ("exit", "SystemExit"),
         ("die", "died in step: killed by SIGSEGV"),
         ("grow", "MemoryError"),
@@ -203,6 +204,31 @@ def test_the_host_is_started_anew_when_it_was_killed():
     assert play(ORACLE, worlds).stop_reason is StopReason.env_error
     assert play(ORACLE, worlds).success
     assert worlds.counts.open == 0
+
+
+def test_a_host_that_was_killed_takes_its_episodes_along_and_the_next_one_is_not_asked_for_them():
+    async def play_on():
+        old, young = worlds(), worlds()
+        await old.reset(seed=1, options={"task": TASKS[0]})
+        hanging = asyncio.ensure_future(old.step(trouble("hang")))
+        await asyncio.sleep(0.3)
+        pid = old._process.pid
+        os.kill(worlds.host_pid, signal.SIGKILL)
+        worlds._host._popen.wait()
+        with pytest.raises(WorldCrashed):
+            await young.reset(seed=1, options={"task": TASKS[0]})
+        await young.reset(seed=1, options={"task": TASKS[0]})
+        with pytest.raises(WorldCrashed, match="died in step"):
+            await hanging
+        observation, *_ = await young.step('{"tool_name": "add", "parameters": {}}')
+        await young.close()
+        return observation, pid
+
+    worlds = IsolatedWorlds(NAME, step_seconds=21.0)
+    observation, pid = asyncio.run(play_on())
+    assert observation.startswith("now 1,")
+    assert gone(pid)
+    assert (worlds.counts.open, worlds.counts.stopped) == (0, 0)
 
 
 def test_nothing_outlives_a_program_that_is_killed(tmp_path):

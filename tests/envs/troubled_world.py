@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from palestra.envs import ToolEnv, tool
+from palestra.errors import WorldCrashed
 from palestra.types import ToolCall
 
 PAST: list[int] = []
@@ -48,6 +49,8 @@ class Troubled(ToolEnv[Count]):
         """Get into trouble."""
         if kind == "raise":
             raise ZeroDivisionError("the till is empty")
+        if kind == "crash":
+            raise WorldCrashed("the sandbox is gone")
         if kind == "exit":
             sys.exit(3)
         if kind == "die":

@@ -164,6 +164,17 @@ def test_a_sampler_whose_process_dies_each_time_says_so(rollout):
     players.close()
 
 
+def test_closed_players_play_nothing_that_was_begun_and_start_no_process(rollout):
+    players = Players(2)
+    sampler = Sampler(players)
+    first, second = begin(sampler, rollout), begin(sampler, rollout)
+    players.close()
+    for waiting in (first, second):
+        with pytest.raises(PlayerLost):
+            waiting()
+    assert not players._players
+
+
 class DeadlyWorld:
     """A world that kills the process it is in."""
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from palestra.store import RunFolder
     from palestra.types import Trajectory
 
-_LAST_FIRST = ("rl-greedy", "dpo-greedy", "sft-greedy")
-"""Evaluations that speak for a whole run."""
+_LAST_FIRST = ("dpo-greedy", "rl-greedy", "sft-greedy")
+"""Evaluations that speak for a whole run; one of DPO keeps those of the run that it started from."""
 
 
 def compare(
@@ -53,7 +53,8 @@ def compare(
         ids = {each.task.id for each in first} & {each.task.id for each in second}
         why = "; tasks of the same seeds differ, for the world's state has changed in between" if ids else ""
         raise ConfigError(
-            f"{before} and {after} played no task in common{why}. Evaluate both alike: palestra eval RUN"
+            f"{before} and {after} played no task in common{why}. Evaluate both alike: palestra eval RUN, "
+            "and name what it writes with --before and --after"
         )
     both = [[each for each in played if _task(each) in shared] for played in (first, second)]
     found = compared(both[0], both[1], seed=0)

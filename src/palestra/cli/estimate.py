@@ -43,13 +43,12 @@ def plan(
     console = Console()
     with console.status("measuring"):
         found = estimate(workshop)
-    passes = config.rl.epochs * (2 if config.rl.max_policy_lag else 1)
-    console.print(_table(found, passes))
+    console.print(_table(found, config.rl.epochs))
     needed, free = max(sum(found.memory_mb.values()), found.peak_mb), free_memory_mb()
     if free is not None and needed > free:
         hint = "Lower rollout.concurrency or policy.micro_batch_tokens, or set policy.lora."
         console.print(f"[red]More than the {free:,.0f} MB that are free.[/] {hint}")
-    hours = config.rl.updates * (found.rollout_seconds + passes * found.learning_seconds) / 3600
+    hours = config.rl.updates * (found.rollout_seconds + config.rl.epochs * found.learning_seconds) / 3600
     typer.echo(
         f"{config.rl.updates} updates: about {hours:.1f} hours, without validation, demonstrations and SFT"
     )

@@ -73,7 +73,8 @@ def evaluate(
     mode, temperature = ("greedy", 0.0) if greedy else ("sampled", workshop.config.rl.temperature)
     chosen = workshop.held_out_tasks(split.value, tasks)
     player = make(stage, temperature)
-    groups = workshop.play(player, chosen, 1, stage=f"eval-{stage}-{mode}", seed=3)
+    played = f"{mode}-{split.value}-{workshop.make_world().name}"
+    groups = workshop.play(player, chosen, 1, stage=f"eval-cli-{stage}-{played}", seed=3)
     result = evaluate_groups(groups).to_dict()
     about = {"stage": f"cli-{stage}", "mode": mode, "split": split.value, "world": workshop.config.world.name}
     _print(result, f"{policy} · {about['world']} · {split.value} · {mode}")
@@ -86,7 +87,6 @@ def evaluate(
     if text := spent(player):
         typer.echo(text)
     if _is_run(policy):
-        played = f"{mode}-{split.value}-{workshop.make_world().name}"
         name = f"cli-{stage}-{played}"
         workshop.run.write_groups(f"eval-cli-{stage}", played, groups)
         workshop.run.write_eval(name, {**about, **result})

@@ -60,12 +60,14 @@ def _find(run: Path, wanted: str | None) -> tuple[list[TrajectoryGroup], Traject
     from palestra.store import RunFolder
 
     folder = RunFolder.open(run)
-    stages = folder.trajectory_stages()
-    stage = (wanted or "rl").split("/", 1)[0]
-    if stage not in stages:
-        raise ConfigError(f"{run} has no episodes of stage {stage!r}; it has {', '.join(stages) or 'none'}.")
-    groups = list(folder.read_groups(stage))
     start = wanted or ""
+    stage = folder.stage_of(wanted or "rl")
+    if stage is None:
+        known = ", ".join(folder.trajectory_stages()) or "none"
+        raise ConfigError(
+            f"{run} has no episodes of stage {(wanted or 'rl').split('/')[0]!r}; it has {known}."
+        )
+    groups = list(folder.read_groups(stage))
     found = [t for group in groups for t in group.trajectories if t.id == start] or [
         t
         for group in groups
@@ -100,8 +102,7 @@ def _rows(
     mine = [row for row in rows if row.trajectory_id == played.id]
     if not mine:
         return without, "It is not trained on: nothing in its group can be compared."
-    alone = not config.rl.max_policy_lag
-    return mine, "" if alone else "Advantages are those of its first update; it may be in the next one too."
+    return mine, ""
 
 
 def _drifted(played: Trajectory, template: ChatTemplate) -> int:

@@ -84,7 +84,7 @@ def replay(
 
     Examples:
         palestra replay runs/quickstart-1 rl/12/3/0
-        palestra replay runs/quickstart-1 rl/12/3/0, eval-rl
+        palestra replay runs/quickstart-1 rl/12/3/0, eval-rl-greedy/5
     """
     from rich.console import Console
 
@@ -93,12 +93,13 @@ def replay(
 
     folder, console = RunFolder.open(run), Console()
     for wanted in (each.strip(",") for each in episodes):
-        stage, known = wanted.split("/", 1)[0], folder.trajectory_stages()
-        if stage not in known:
-            raise ConfigError(f"{run} has no stage {stage!r}; it has {', '.join(known) or 'none'}.")
+        stage = folder.stage_of(wanted)
+        if stage is None:
+            known = ", ".join(folder.trajectory_stages()) or "none"
+            raise ConfigError(f"{run} has no stage {wanted.split('/', 1)[0]!r}; it has {known}.")
         played = [each for group in folder.read_groups(stage) for each in group.trajectories]
-        exact = [each for each in played if each.id == wanted]
-        found = exact or [each for each in played if each.id.startswith(wanted)]
+        inside = [each for each in played if f"{each.id}/".startswith(f"{wanted}/")]
+        found = inside or [each for each in played if each.id.startswith(wanted)]
         if not found:
             example = played[0].id if played else "rl/12/3/0"
             raise ConfigError(f"{run} has no episode {wanted!r}; ids look like {example}.")

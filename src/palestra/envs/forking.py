@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +33,7 @@ _NUMBER = struct.Struct("q")
 """Process numbers and wait statuses on the control socket."""
 _DYING = 1.0
 """Seconds."""
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -174,8 +177,10 @@ def serve(control: socket.socket, child: Callable[[int], None]) -> None:
                 control.sendall(_NUMBER.pack(pid))
             elif order in (END, DIED):
                 (pid,) = _NUMBER.unpack(_read(control, _NUMBER.size))
+                known = pid in running  # not where it was forked by a host before this one
                 running.discard(pid)
-                control.sendall(_NUMBER.pack(_end(pid, _DYING if order == DIED else 0.0)))
+                status = _end(pid, _DYING if order == DIED else 0.0) if known else 0
+                control.sendall(_NUMBER.pack(status))
             else:
                 return
     finally:
@@ -187,6 +192,8 @@ def _live(control: socket.socket, handle: int, child: Callable[[int], None]) -> 
     try:
         control.close()
         os.setsid()  # so that ending its group ends what it started, too
+        if sys.platform == "linux":  # elsewhere one that hangs would outlive a host that is killed
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         child(handle)
     finally:
         os._exit(0)

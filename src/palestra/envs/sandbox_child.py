@@ -49,7 +49,7 @@ _CALLS = {
 }
 """By machine: its mark, and its numbers of read, write, close, lseek, mmap, mprotect, munmap, brk,
 rt_sigreturn, sched_yield, mremap, madvise, getpid, exit, futex, clock_gettime, exit_group and getrandom."""
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 1, 22, 38, 2
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 """What becomes of a system call; refused, it fails with EPERM."""
@@ -107,7 +107,6 @@ def _shut_in(libc: ctypes.CDLL, program: bytes, memory_mb: int, cpu_seconds: int
     Raises:
         OSError: this cannot be had here; nothing may be run then.
     """
-    _checked(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     for limit in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE):

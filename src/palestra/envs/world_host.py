@@ -22,7 +22,7 @@ from typing import Any
 
 from palestra.envs.forking import greeted, serve
 from palestra.envs.registry import load_env, make_env
-from palestra.errors import PalestraError
+from palestra.errors import PalestraError, WorldCrashed
 from palestra.types import ToolCall
 
 
@@ -79,6 +79,8 @@ def _serve(connection: Connection, hosted: Hosted) -> None:
             actor = actor or _Actor(hosted)
             answer = "answer", getattr(actor, verb)(*arguments)
             message = pickle.dumps(answer)
+        except WorldCrashed as error:  # of the sandbox's host, for instance
+            message = pickle.dumps(("raised", str(error)))
         except PalestraError as error:
             message = pickle.dumps(("refused", str(error)))
         except BaseException:

@@ -17,6 +17,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Players:
         """Nothing is started yet."""
         self._others = count - 1
         self._players: list[_Player] = []
+        self._closed = False
+        self._lock = threading.Lock()  # a sampler's thread starts them, too
 
     @property
     def peak_memory_mb(self) -> float:
@@ -63,15 +66,21 @@ class Players:
         return sum(player.peak_memory_mb for player in self._players)
 
     def start(self) -> None:
-        """Let the other processes load their libraries; returns at once."""
-        if not self._players:
-            atexit.register(self.close)
-            self._players = [_Player() for _ in range(self._others)]
+        """Let the other processes load their libraries; returns at once. Does nothing once closed."""
+        with self._lock:
+            if not self._players and not self._closed:
+                atexit.register(self.close)
+                self._players = [_Player() for _ in range(self._others)]
 
     def close(self) -> None:
-        """End the other processes, whatever they are doing."""
-        closing, self._players = self._players, []
-        for player in closing:
+        """End the other processes, whatever they are doing; no other is started."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            ending, self._players = self._players, []
+        for player in ending:
             player.close()
 
     def shares(
@@ -93,15 +102,15 @@ class Players:
         """Play what ``shares`` made; a process that dies under it is replaced, and plays it anew, once.
 
         Raises:
-            PlayerLost: it died again, or failed outside of an episode.
+            PlayerLost: it died again, failed outside of an episode, or was closed.
             TooManyFailures: over a fifth of the episodes ended in ``env_error``.
         """
         try:
             groups = self._play_shares(shares)
         except PlayerLost:
-            if not self._players:
-                raise  # closed on purpose
-            self.close()
+            if self._closed:
+                raise
+            self._end()
             groups = self._play_shares(shares)
         refuse_many_failures(groups)
         return groups
@@ -109,6 +118,8 @@ class Players:
     def _play_shares(self, shares: Sequence[bytes]) -> list[TrajectoryGroup]:
         self.start()
         players = self._players[: len(shares)]
+        if self._closed or len(players) < len(shares):
+            raise PlayerLost("The processes that play episodes were closed; what was begun is not played.")
         for player, share in zip(players, shares, strict=True):
             player.begin_bytes(share)
         played = [player.finish(lambda _: None) for player in players]
@@ -152,7 +163,7 @@ class Players:
             )
             shares = [own, *(player.finish(progress) for player in players)]
         except BaseException:
-            self.close()  # a player in the middle of a job would answer the next one with it
+            self._end()  # a player in the middle of a job would answer the next one with it
             raise
         finally:
             torch.set_num_threads(threads)
@@ -214,7 +225,7 @@ class _Player:
         return self._played.groups
 
     def close(self) -> None:
-        self._connection.close()
+        """End it; the connection goes with this object, for a sampler's thread may be at it."""
         self._process.kill()
         self._process.wait()
 

@@ -179,6 +179,15 @@ class RunFolder:
         folders = [path for path in (self.path / "trajectories").glob("*") if path.is_dir()]
         return [path.name for path in sorted(folders, key=_natural)]
 
+    def stage_of(self, episode_id: str) -> str | None:
+        """The stage that has an episode, by the beginning of its id: the longest name that fits.
+
+        Example: ``rl/12/3/0`` is in ``rl``, ``eval-rl-greedy/3/0`` in ``eval-rl``.
+        """
+        first = episode_id.split("/", 1)[0]
+        fitting = [name for name in self.trajectory_stages() if f"{first}-".startswith(f"{name}-")]
+        return max(fitting, key=len, default=None)
+
     def trajectory_files(self, stage: str) -> list[Path]:
         """The Parquet files of a stage, ``update-2`` before ``update-10``. None is no error."""
         return sorted((self.path / "trajectories" / _name(stage)).glob("*.parquet"), key=_natural)
