@@ -228,7 +228,7 @@ def test_a_host_that_was_killed_takes_its_episodes_along_and_the_next_one_is_not
     observation, pid = asyncio.run(play_on())
     assert observation.startswith("now 1,")
     assert gone(pid)
-    assert (worlds.counts.open, worlds.counts.stopped) == (0, 0)
+    assert worlds.counts.open == 0
 
 
 def test_nothing_outlives_a_program_that_is_killed(tmp_path):
