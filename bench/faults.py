@@ -33,7 +33,7 @@ RESULTS = ROOT / "bench" / "results" / "faults.json"
 TRAINED = ("delay", "timeout", "transient_error", "illegal_input")
 """What making the call again gets over, which the teacher shows. (It never asks again for what a reply lost.)"""
 SECOND = (*SHORT_TRAINING, "sft.epochs=2")
-FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.1, most: 1}}"
+FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.2, most: 1}}"
 WAYS = {"without": (), "with": (FAULTS,)}
 QUICK = (
     "collect.tasks=24",

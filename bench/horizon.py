@@ -41,8 +41,7 @@ rollout: {{max_turns: 14}}
 collect: {{tasks: 220, demonstrations: 120, vary_prompts: 0}}
 sft: {{epochs: 4}}
 gate: {{tasks: 16}}
-rl: {{updates: 20, tasks_per_update: 32, group_size: 4, validate_every: 2, validation_tasks: 96}}
-credit: {{batch_share: 0.5}}
+rl: {{updates: 20, tasks_per_update: 12, group_size: 8, validate_every: 2, validation_tasks: 96}}
 mine: {{rounds: 0}}
 evaluation: {{tasks: 200}}
 """
