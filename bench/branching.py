@@ -19,6 +19,14 @@ SHORT_TRAINING = (
     "evaluation.sampled=false",
 )
 """Settings of a quickstart in one thread, with 15 updates of 128 episodes."""
+QUICK_TRAINING = (
+    "collect.tasks=24",
+    "sft.epochs=1",
+    "gate.min_format_compliance=0",
+    "gate.min_success_at_group=0",
+    "rl.updates=1",
+)
+"""On top of these for a run that only shows that the script works."""
 
 
 def palestra(*arguments: object, log: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from branching import SHORT_TRAINING, palestra
+from branching import QUICK_TRAINING, SHORT_TRAINING, palestra
 
 from palestra.envs import FAULT_KINDS
 from palestra.evaluation import PairedDifference, paired_difference, task_success
@@ -35,14 +35,7 @@ TRAINED = ("delay", "timeout", "transient_error", "illegal_input")
 SECOND = (*SHORT_TRAINING, "sft.epochs=2")
 FAULTS = f"world.faults={{kinds: [{', '.join(TRAINED)}], rate: 0.2, most: 1}}"
 WAYS = {"without": (), "with": (FAULTS,)}
-QUICK = (
-    "collect.tasks=24",
-    "sft.epochs=1",
-    "gate.min_format_compliance=0",
-    "gate.min_success_at_group=0",
-    "rl.updates=1",
-    "rl.validate_every=1",
-)
+QUICK = (*QUICK_TRAINING, "rl.validate_every=1")
 
 
 def trained(path: Path, seed: int, settings: tuple[str, ...]) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from branching import SHORT_TRAINING, palestra
+from branching import QUICK_TRAINING, SHORT_TRAINING, palestra
 
 from palestra.store import RunFolder
 
@@ -26,13 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "tiers.md"
 HELD_OUT = {0: "broken", 1: "wrong_item", 2: "changed_mind"}
 """The kind that each seed's run never trains on."""
-QUICK = (
-    "collect.tasks=24",
-    "sft.epochs=1",
-    "gate.min_format_compliance=0",
-    "gate.min_success_at_group=0",
-    "rl.updates=1",
-)
 EVALUATION = "cli-rl-greedy-test-orders"
 
 
@@ -89,7 +82,8 @@ def main() -> None:
     asked = parser.parse_args()
     settings, tasks, seeds, folder = SHORT_TRAINING, 200, list(HELD_OUT), asked.folder.resolve()
     if asked.quick:
-        settings, tasks, seeds, folder = (*SHORT_TRAINING, *QUICK), 8, [0], ROOT / "runs" / "tiers-quick"
+        settings, tasks, seeds = (*SHORT_TRAINING, *QUICK_TRAINING), 8, [0]
+        folder = ROOT / "runs" / "tiers-quick"
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:

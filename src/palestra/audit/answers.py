@@ -270,9 +270,7 @@ def _use_the_reply(subject: Subject, mistake: _Senseless, closing: ToolSpec, pla
         word = words[-1 - place] if len(words) > place else ""
         values = {}
         for name, schema in properties.items():
-            named = [
-                each for each in schema.get("enum", ()) if re.search(rf"\b{re.escape(str(each))}\b", said)
-            ]
+            named = [each for each in schema.get("enum", ()) if _says(said, str(each))]
             values[name] = named[0] if len(named) == 1 else _as_type(word, schema)
         yield subject.text(ToolCall(closing.name, values, "it says so"))
 
